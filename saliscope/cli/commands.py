@@ -108,10 +108,10 @@ def explain(
     dry_run: Annotated[bool, typer.Option("--dry-run", help=messages.DRY_RUN)] = False,
 ) -> None:
     output.apply()
-    arguments, options, own = run.arguments(), run.method_options(), model.overrides()
+    (arguments, options), own = run.arguments(), model.overrides()
     run_commands.keep_freed_memory()
     if dry_run:
-        plan = planning.measure(source, out, run, model.model, own)
+        plan = planning.measure(source, out, model.model, own, arguments, options)
         output.show(plan.text(), plan.values())
         return
     with StopOnTerminate() as stop, Progress(messages.EXPLAINING) as progress:

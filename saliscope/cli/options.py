@@ -42,6 +42,8 @@ def parse_size(text: str) -> int | tuple[int, int]:
     return (int(height), int(width)) if width else int(height)
 
 
+NAMES = ("source", "out", "model", "model_options", "progress", "detail")
+"""Arguments of `saliscope.runs.explain` that are not in `RunOptions`."""
 _NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
 Device = Annotated[str, typer.Option(help=messages.DEVICE)]
 Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
@@ -95,24 +97,28 @@ class RunOptions:
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
     min_workers: Annotated[int | None, typer.Option(min=1, help=messages.MIN_WORKERS)] = None
 
-    @property
-    def local_device(self) -> str:
-        """The device that checks the run on this machine; with Ray, only the workers have the device."""
-        return "cpu" if self.engine == "ray" else self.device
+    def arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments of `saliscope.runs.explain`, and the options of the method.
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of `saliscope.runs.explain`, except for the options of the method.
-
-        Errors   typer.BadParameter for options that the engine does not support
+        Errors   typer.BadParameter for options that the engine does not support; Refused for two different values
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["option"]
+        options = self.method_options()
+        for name in {"seed", "precision"} & options.keys():
+            value = options.pop(name)
+            if values[name] not in (None, 0, value):
+                raise Refused(f"--{name} {values[name]} and --option {name}={value} conflict. Use only one of them.")
+            values[name] = value
+        if taken := options.keys() & {*values, *NAMES}:
+            text = messages.NOT_OF_A_METHOD.format(name=min(taken))
+            raise typer.BadParameter(text, param_hint="--option")
         names = ("engine", "device", "workers", "address", "gpus", "min_workers")
         try:
             check_engine(**{name: values[name] for name in names})
         except Refused as error:
             raise typer.BadParameter(str(error)) from None
-        return values
+        return values, options
 
     def method_options(self) -> dict[str, Any]:
         """Return the values of `--option name=value` as a dictionary; numbers and booleans are converted."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from saliscope.runs.results import duration
 
 if TYPE_CHECKING:
-    from saliscope.cli.options import RunOptions
     from saliscope.runs.settings import Settings
 
 BATCHES = 3
@@ -85,8 +84,17 @@ class Plan:
         }
 
 
-def measure(source: str, out: str | Path, options: RunOptions, model: str, own: Mapping[str, Any]) -> Plan:
+def measure(
+    source: str,
+    out: str | Path,
+    model: str,
+    own: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Plan:
     """Explain a few batches into a temporary folder, and return the plan of the whole run.
+
+    `arguments` and `options` are those of `RunOptions`.
 
     Errors   those of `run.prepare`
     """
@@ -97,15 +105,15 @@ def measure(source: str, out: str | Path, options: RunOptions, model: str, own: 
     from saliscope.runs.settings import Settings  # as above
     from saliscope.runs.stores import SETTINGS, open_store  # as above
 
-    settings = Settings(
-        model, own, options.method, options.layer, options.target, options.where, options.method_options(),
-        options.batch_size, precision=options.precision, seed=options.seed,
-    )  # fmt: skip
+    names = "method layer target where batch_size precision seed".split()
+    settings = Settings(model, own, options=options, **{name: arguments[name] for name in names})
+    is_ray = arguments["engine"] == "ray"
+    device = "cpu" if is_ray else arguments["device"]
     with tempfile.TemporaryDirectory() as folder:
-        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
+        job = runs.prepare(settings, source, folder, limit=arguments["limit"], device=device)
         reader, explainer = (
             ImageReader(uploads.open_image, job.model.preparation),
-            Explainer(job.model, settings, options.local_device),
+            Explainer(job.model, settings, device),
         )
         reading = explaining = 0.0
         measured = unreadable = 0
@@ -125,14 +133,14 @@ def measure(source: str, out: str | Path, options: RunOptions, model: str, own: 
             measured += len(items)
             written += rows
     count = sum(1 for _ in job.listing)
-    workers = options.workers
+    workers = arguments["workers"]
     if workers is None:
         workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     each = max(1, measured)
     exists = open_store(out).read(SETTINGS) is not None
     return Plan(
         count, job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
-        explaining / each, _row_size(written) * len(written) / each, workers, exists, options.engine == "ray",
+        explaining / each, _row_size(written) * len(written) / each, workers, exists, is_ray,
     )  # fmt: skip
 
 

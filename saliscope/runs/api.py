@@ -90,9 +90,9 @@ def explain(
              zoo.ModelUnavailable; those of `explainers`
 
     Example
-        >>> run = explain("images", "run", limit=2, method="hires_cam")
-        >>> len(run), run.table(["path", "prediction"]).column_names
-        (2, ['path', 'prediction'])
+        >>> run = runs.explain("images", "run", limit=2)
+        >>> run.counts["images"]
+        2
     """
     check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
     given = _checked(model)
@@ -148,9 +148,9 @@ def open(folder: str | Path, *, model: Model | None = None) -> Run:
     Errors   Refused for a folder without a run, and for an unfinished or damaged run
 
     Example
-        >>> run = open("run")
-        >>> next(iter(run))["map"].shape
-        (7, 7)
+        >>> run = runs.open("run")
+        >>> len(run)
+        2
     """
     return Run(open_run(folder), uploads.open_image, model)
 
@@ -159,6 +159,13 @@ class Run(FinishedRun):
     """A finished run: its rows with maps, and what can be made of them.
 
     `len` is the number of rows. A loop over a run yields each row as a dictionary, with its map as an array [h, w].
+    `explain` and `open` return a run.
+
+    Example
+        >>> for row in run:
+        ...     print(row["path"], row["map"].shape)
+        alp.jpg (7, 7)
+        cat.jpg (7, 7)
     """
 
     new: int | None = None
@@ -193,7 +200,7 @@ class Run(FinishedRun):
         Errors   Refused for a damaged file and an unknown column
 
         Example
-            >>> open("run").table(["path", "probability"]).num_columns
+            >>> run.table(["path", "probability"]).num_columns
             2
         """
         if unknown := [name for name in columns or () if name not in SCHEMA.names]:
@@ -226,7 +233,7 @@ class Run(FinishedRun):
         Errors   Refused for an invalid box, mask or list, a run without a readable image, and a full disk
 
         Example
-            >>> open("run").report("report.html").missing
+            >>> run.report("report.html").missing
             0
         """
         model = self._moved(device)
@@ -287,8 +294,9 @@ class Run(FinishedRun):
         Errors   Refused if no image is available, or if the network has changed; BadOption for an unknown metric
 
         Example
-            >>> open("run").evaluate(images=2, steps=2, metrics="deletion").metrics["deletion"]["unit"]
-            'share'
+            >>> result = run.evaluate(images=2, steps=2, metrics="deletion")
+            >>> result.images, list(result.metrics)
+            (2, ['deletion'])
         """
         names = [metrics] if isinstance(metrics, str) else list(metrics)
         found = evaluation.evaluate(
@@ -311,7 +319,7 @@ class Run(FinishedRun):
         Errors   Refused if the runs have no image in common, or if one has only mistakes
 
         Example
-            >>> open("run").compare(open("run"), "compare.html").agree
+            >>> run.compare(runs.open("run"), "compare.html").agree
             2
         """
         done = comparing.write(self, other, out, key=match, progress=progress)
@@ -325,7 +333,7 @@ class Run(FinishedRun):
         Errors   Refused for an unknown format, and for a folder with files
 
         Example
-            >>> open("run").export("hf", "dataset").written
+            >>> run.export("hf", "dataset").written
             2
         """
         return exporting.export(self, to, out, progress)

@@ -63,9 +63,6 @@ class Settings:
 
         method = METHODS[self.method]
         options = dict(self.options)
-        for name, value in {"seed": self.seed, "precision": self.precision}.items():
-            if name in options and value not in (None, 0, options[name]):
-                raise Refused(f"--{name} {value} and --option {name}={options[name]} conflict. Use only one of them.")
         if "seed" in method.options:
             options.setdefault("seed", self.seed)
         if self.precision is not None:

@@ -156,7 +156,7 @@ def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Replay:
         path = given if isinstance(given, Path) else packed(tmp_path / "b.zip", given)
         with pytest.raises(SystemExit) as ended:
             main(["replay", str(path), *options])
-        return int(ended.value.code or 0), capsys.readouterr().out
+        return int(ended.value.code or 0), "".join(capsys.readouterr())  # errors are the last line
 
     return run
 

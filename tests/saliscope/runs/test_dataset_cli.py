@@ -36,7 +36,7 @@ def saliscope(*arguments: object) -> tuple[int, str]:
     output = io.StringIO()
     with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         commands.main([*map(str, arguments)])
-    LOG.quiet, LOG.format = False, "text"
+    LOG.quiet, LOG.format, LOG.stdout = False, "text", None
     assert "Traceback" not in output.getvalue()
     return int(end.value.code or 0), output.getvalue()
 
@@ -78,8 +78,8 @@ ERRORS = (
     ("explain {} --out run --engine spark", 2, "Unknown engine 'spark'"),
     ("explain {} --out run --engine ray --device cuda:1", 2, "Ray assigns the devices"),
     ("explain {} --out run --engine ray --min-workers 3 --workers 2", 2, "more than the maximum, --workers 2"),
-    ("explain {} --out run --gpus 1", 2, "it needs --engine ray"),
-    ("explain {} --out run --min-workers 1", 2, "it needs --engine ray"),
+    ("explain {} --out run --gpus 1", 2, "--gpus needs --engine ray"),
+    ("explain {} --out run --min-workers 1", 2, "--min-workers needs --engine ray"),
     ("explain {} --out run --option samples", 2, "'samples' is not an option. Use name=value"),
     ("explain {} --out run --size big", 2, "'big' is not a size"),
     ("explain {} --out run --device cuda:7", 1, "cuda:7"),
@@ -88,7 +88,7 @@ ERRORS = (
     ("report {run} --out run --mask nowhere.png", 1, "nowhere.png'. Pass a mask, or a folder of masks"),
     ("report {run} --out run --mask folder", 1, "None of the images of the run has a mask"),
     ("report {run} --out run --mask README.md", 1, "Cannot read the mask"),
-    ("report {run} --log-format xml", 2, "xml"),
+    ("report {run} --format xml", 2, "xml"),
     ("evaluate {run} --metrics noise_stability", 1, "stored maps are not sufficient"),
     ("evaluate {run} --metrics completeness_gap", 1, "needs the sum that the method guarantees"),
     ("export {run} --to yolo --out run", 2, "yolo"),
