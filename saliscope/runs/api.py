@@ -392,7 +392,11 @@ class Run(FinishedRun):
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """Return what notebooks show: HTML, and an image for hosts that show no HTML."""
         values: dict[str, object] = {"images": f"{len(self):,}", "folder": self.folder}
+        counts, settings = self.counts, self.to_dict()["settings"]
+        if counts["unreadable"]:
+            values["unreadable"] = f"{counts['unreadable']:,}"
         if self.accuracy is not None:
-            values["accuracy"] = f"{self.accuracy:.1%} of {self.counts['labeled']:,} labeled images"
-        values |= {name: value for name, value in self.to_dict()["settings"].items() if value not in (None, "", {})}
+            values["accuracy"] = f"{self.accuracy:.1%} of {counts['labeled']:,} labeled images"
+        names = ("model", "method", "layer", "target", "where", "options")
+        values |= {name: settings[name] for name in names if settings[name] not in (None, "", {})}
         return preview.display(self, values.items(), repr(self))._repr_mimebundle_()

@@ -37,7 +37,7 @@ def display(run: FinishedRun, values: Iterable[tuple[str, object]], text: str) -
     rows = run.data.take(numbers).to_pylist() if len(run.data) else []
     drawn = [(row, _draw(run, row, signed)) for row in rows]
     figures = "".join(_figure(row, image) for row, image in drawn)
-    content = f'{table(["run", ""], list(values))}<div style="{GRID}">{figures}</div>'
+    content = f'{table(list(values))}<div style="{GRID}">{figures}</div>'
     return Display(content, text, [image for _, image in drawn if image is not None])
 
 

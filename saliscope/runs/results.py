@@ -25,11 +25,14 @@ class Result:
         values = dataclasses.asdict(self)  # type: ignore[call-overload]
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReportResult(Result):
     """A report: the HTML file, and the number of images of the run that are not available anymore."""
 
@@ -44,7 +47,7 @@ class ReportResult(Result):
         return f"{line}\n{count_images(self.missing)} of the run {verb} not available anymore; only the maps are shown."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EvaluationResult(Result):
     """Metrics of a sample of the maps of a run, and of control maps: the content of `file`, evaluation.json.
 
@@ -72,10 +75,10 @@ class EvaluationResult(Result):
             [metric["title"], *(_mean(each) for each in (metric, *(metric["controls"].get(c, {}) for c in controls)))]
             for metric in self.metrics.values()
         ]
-        return table(["metric", "maps of the run", *controls], rows) + super()._repr_html_()
+        return table(rows, ["metric", "maps of the run", *controls]) + super()._repr_html_()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ComparisonResult(Result):
     """A comparison of two runs, A and B: its HTML page, its table as a Parquet file, and the main numbers.
 
@@ -105,10 +108,10 @@ class ComparisonResult(Result):
         return "\n".join([*self.sentences, end])
 
     def _repr_html_(self) -> str:
-        return table(["images", ""], list(self.changes.items())) + super()._repr_html_()
+        return table(list(self.changes.items()), ["change", "images"]) + super()._repr_html_()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportResult(Result):
     """An export: its folder and format, and the numbers of written images and of those not available anymore."""
 
@@ -124,11 +127,15 @@ class ExportResult(Result):
         return line if not self.missing else f"{line}\n{gone}"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return an HTML table; the text is escaped."""
-    lines = [("th", heads), *(("td", row) for row in rows)]
-    cells = ("".join(f"<{tag}>{html.escape(str(each))}</{tag}>" for each in line) for tag, line in lines)
+def table(rows: Sequence[Sequence[object]], heads: Sequence[str] = ()) -> str:
+    """Return an HTML table, with the names of the columns if it has `heads`; the text is escaped."""
+    lines = [*([("th", heads)] if heads else ()), *(("td", row) for row in rows)]
+    cells = ("".join(_cell(tag, each) for each in line) for tag, line in lines)
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+
+
+def _cell(tag: str, value: object) -> str:
+    return f'<{tag} style="text-align: left">{html.escape(str(value))}</{tag}>'
 
 
 def count_images(count: int) -> str:

@@ -175,6 +175,9 @@ def test_a_bundle_is_recomputed(made: Made, replay: Replay) -> None:
         options = index["maps"][0]["question"]["options"]
         assert index["maps"][0]["seed"] == question.get("options", options).get("seed")
         assert {"saliscope", "torch", "python"} <= index["versions"].keys()
+    code, output = replay(entries, "--format", "json")
+    found = json.loads(output)
+    assert code == 0 and list(found) == ["equal", "lines"] and found["equal"] and "equal" in found["lines"][-1]
 
 
 def test_a_changed_bundle_is_reported(made: Made, replay: Replay) -> None:
