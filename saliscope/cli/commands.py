@@ -222,7 +222,9 @@ def main(arguments: list[str] | None = None) -> None:
     LOG.quiet, LOG.format, LOG.stdout = False, JSON if _wants_json(arguments) else TEXT, sys.stdout
     # The user's own network may print, and the result has stdout for itself.
     with contextlib.redirect_stdout(sys.stderr) if LOG.format == JSON else contextlib.nullcontext():
-        _exit(_run(arguments))
+        code = _run(arguments)
+    LOG.stdout = None
+    _exit(code)
 
 
 def _wants_json(arguments: list[str] | None) -> bool:

@@ -56,7 +56,7 @@ def explain(
     where: str = "",
     limit: int | None = None,
     batch_size: int = 16,
-    workers: int | None = None,
+    workers: int | None = 0,
     precision: str | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -79,7 +79,8 @@ def explain(
              target: "predicted", "label", or the name or index of a class as text
              where: "wrong" or "label=NAME" to include only these images
              limit: the maximum number of images
-             workers: processes that decode; with Ray, the maximum number of workers that explain
+             workers: processes that decode, None for half of the processors. As for torch's DataLoader, a script that
+             uses them needs `if __name__ == "__main__":`. With Ray, the maximum number of workers that explain
              device: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"
              engine: "local", or "ray" with `address`, `gpus` per worker and `min_workers`
              progress: called with the number of finished images and the total, None if it is not known yet; an

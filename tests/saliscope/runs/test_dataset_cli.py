@@ -36,7 +36,7 @@ def saliscope(*arguments: object) -> tuple[int, str]:
     output = io.StringIO()
     with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         commands.main([*map(str, arguments)])
-    LOG.quiet, LOG.format, LOG.stdout = False, "text", None
+    LOG.quiet, LOG.format = False, "text"
     assert "Traceback" not in output.getvalue()
     return int(end.value.code or 0), output.getvalue()
 

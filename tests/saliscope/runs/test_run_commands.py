@@ -54,7 +54,7 @@ def call(*arguments: object) -> tuple[int, str, str]:
     out, errors = io.StringIO(), io.StringIO()
     with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         commands.main([*map(str, arguments)])
-    LOG.quiet, LOG.format, LOG.stdout = False, "text", None
+    LOG.quiet, LOG.format = False, "text"
     return int(end.value.code or 0), out.getvalue(), errors.getvalue()
 
 

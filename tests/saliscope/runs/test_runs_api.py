@@ -49,7 +49,6 @@ def test_the_function_and_the_command_write_the_same_rows(command, tmp_path):
     assert command("explain", EXAMPLES, "--out", tmp_path / "a", "--workers", 0, *options.split())[0] == 0
     run = runs.explain(
         EXAMPLES, tmp_path / "b", method="integrated_gradients", steps=3, target="208", limit=3, batch_size=2, seed=1,
-        workers=0,
     )  # fmt: skip
     other = runs.open(tmp_path / "a")
     assert len(run) == run.new == 3 and other.new is None
@@ -64,17 +63,17 @@ def test_a_stopped_run_resumes_and_a_finished_one_is_opened(images, model, tmp_p
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.explain(images, tmp_path / "run", model=model, batch_size=2, workers=0, progress=stop)
+        runs.explain(images, tmp_path / "run", model=model, batch_size=2, progress=stop)
     with pytest.raises(Refused, match="not finished"):
         runs.open(tmp_path / "run")
-    run = runs.explain(images, tmp_path / "run", model=model, batch_size=2, workers=0)
-    whole = runs.explain(images, tmp_path / "whole", model=model, batch_size=2, workers=0)
+    run = runs.explain(images, tmp_path / "run", model=model, batch_size=2)
+    whole = runs.explain(images, tmp_path / "whole", model=model, batch_size=2)
     assert (run.new, whole.new) == (3, 7) and rows_of(run) == rows_of(whole)
-    assert runs.explain(images, tmp_path / "run", model=model, batch_size=2, workers=0).new == 0
+    assert runs.explain(images, tmp_path / "run", model=model, batch_size=2).new == 0
 
 
 def test_rows_have_maps_as_arrays(images, model, tmp_path):
-    run = runs.explain(images, tmp_path / "run", model=model, workers=0)
+    run = runs.explain(images, tmp_path / "run", model=model)
     rows = list(run)
     assert [row["path"] for row in rows] == run.table(["path"])["path"].to_pylist()
     assert [row["map"] is None for row in rows] == [row["error"] is not None for row in rows]
@@ -90,7 +89,7 @@ def test_rows_have_maps_as_arrays(images, model, tmp_path):
 
 def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
     """Its name cannot be loaded, so a program that opens the run again passes it."""
-    run = runs.explain(images, tmp_path / "run", model=model, workers=0)
+    run = runs.explain(images, tmp_path / "run", model=model)
     assert run.export("coco", tmp_path / "coco").written == 6
     with pytest.raises(ModelUnavailable):
         runs.open(tmp_path / "run").export("coco", tmp_path / "again")
@@ -124,7 +123,7 @@ def test_notebooks_show_a_run(images, model, tmp_path):
     for path in images.rglob("*.png"):
         (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
         (folder / path.parent.name / path.name).write_bytes(path.read_bytes())
-    run = runs.explain(folder, tmp_path / "run", model=model, workers=0)
+    run = runs.explain(folder, tmp_path / "run", model=model)
     bundle = run._repr_mimebundle_()
     html = bundle["text/html"]
     assert "<script" not in html and "&lt;script&gt;" in html and ' src="data:image/' in html and "http" not in html
@@ -139,7 +138,7 @@ def test_notebooks_show_a_run(images, model, tmp_path):
 
 
 def test_notebooks_show_results(images, model, tmp_path):
-    run = runs.explain(images, tmp_path / "run <b>", model=model, workers=0)
+    run = runs.explain(images, tmp_path / "run <b>", model=model)
     evaluated = run.evaluate(images=3, steps=2, metrics=["deletion", "insertion"])
     compared = run.compare(run, tmp_path / "<b>.html")
     for result, words in (
@@ -158,7 +157,7 @@ def test_the_examples_of_docstrings_run(tmp_path, monkeypatch):
     Path("images").mkdir()
     for image in ("alp", "cat"):
         (tmp_path / "images" / f"{image}.jpg").write_bytes((EXAMPLES / f"{image}.jpg").read_bytes())
-    names = {"runs": runs, "run": runs.explain("images", "run", limit=2, workers=0)}
+    names = {"runs": runs, "run": runs.explain("images", "run", limit=2)}
     members = (runs.Run, runs.explain, runs.open, *(getattr(runs.Run, name) for name in METHODS))
     for each in members:
         test = doctest.DocTestParser().get_doctest(each.__doc__ or "", names, each.__qualname__, None, None)
