@@ -21,13 +21,12 @@ TAGLINE = "Visualize what an image model looks at, layer by layer."
 SKIP = "Skip to the result"
 PREVIEW_ALT = "A Grad-CAM map of a German shepherd, with the predictions next to it"
 
-IMAGE, MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Image", "Model", "Layer", "Class", "Method"
-OPTIONS, EXPLAIN, STOP, COPY_LINK = "Options", "Explain", "Stop", "Copy link"
+MODEL_LABEL, LAYER_LABEL, CLASS_LABEL, METHOD_LABEL = "Model", "Layer", "Class", "Method"
+OPTIONS = "Options"
 OVERLAY, API = "Explain", "API"
 LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
 PIN = "Keep this class for other images"
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
-IMAGE_ALT = "Input image"
 LINK = {
     "drop": "Drop the image to explain it",
     "copied": "Link copied.",
@@ -46,7 +45,6 @@ ERASE = {
 """The button that opens the erase view, with its edit."""
 """Labels used by page/page/status.js and line.js."""
 FOLDED = "Image and settings"
-PLACEHOLDER = "Drop an image here\nor click to choose one"
 
 PAGE_LOADING = "Loading the page …"
 SOON = "The map appears here in a moment."

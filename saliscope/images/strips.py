@@ -8,6 +8,9 @@ Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to
 - TIFF: the blocks of the strip with the tags of the file.
 
 Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
+
+libvips, measured with 12,000 x 12,000 pixels, reads a PNG in 75 MB (here: 190 MB), but an interlaced one in 475 MB
+and a progressive JPEG in 430 MB. It also starts threads, which the sandbox refuses.
 """
 
 from __future__ import annotations

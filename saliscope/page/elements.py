@@ -97,7 +97,7 @@ def example_items() -> list[dict[str, str]]:
             "note": each.note,
             "src": f"hl/{examples.thumbnails_name()}",
             "at": f"{100 * k / max(1, len(found) - 1):.4g}%",
-            "file": f"hl-examples/{each.path.name}",
+            "file": example_image(each)["src"],
         }
         for k, each in enumerate(found)
     ]

@@ -101,6 +101,11 @@ def on(part: Part | str, *events: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def stop_on(part: Part, job: str) -> None:
+    """Let the event "stop" of a part stop this job of the visitor; its own handler shows what is complete."""
+    HANDLERS[part.id, "stop"] = lambda ask: runs.stop(ask.job(job))
+
+
 def follow(part: Part) -> Callable[[Callable[[Settings], Any]], Callable[[Settings], Any]]:
     """Return a decorator for the function that returns the value of a part for resolved settings."""
 

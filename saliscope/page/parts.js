@@ -150,7 +150,8 @@ function set(id, value) {
 function act(part, event, data) {
   if (event === "change") {
     recordClick(data);
-    setSettings({ ...data, ...data.remedy, remedy: undefined });
+    const { remedy, ...changes } = data;
+    setSettings({ ...changes, ...remedy });
     askQuestion();
   } else request(part.id, event, data);
 }

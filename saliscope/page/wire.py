@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from typing import Any
@@ -16,6 +17,11 @@ _count = itertools.count(1)
 def new_number() -> int:
     """Return a new number of an answer or a message, larger than all previous ones."""
     return next(_count)
+
+
+def base64_text(data: bytes) -> str:
+    """Return bytes as text in base64, as `bytes` in wire.js reads them."""
+    return base64.b64encode(data).decode("ascii")
 
 
 def pack(updates: Updates, question: int | None = None) -> str:

@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import get_args
 
+import pytest
 import typer
 
 import explainers
@@ -29,9 +30,8 @@ METHODS = ROOT / "docs" / "methods.md"
 METRICS = ROOT / "docs" / "metrics.md"
 REGISTRY = ROOT / "explainers" / "registry.py"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
-)
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "llms.txt")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 SHAPES = {
@@ -174,6 +174,21 @@ def test_requirements_and_extras_agree() -> None:
 def test_the_changelog_is_about_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", text, re.M) == [saliscope.__version__]
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [("CITATION.cff", r"^version: (.*)$"), ("deploy/conda/meta.yaml", r'set version = "(.*)"')],
+)
+def test_files_for_publishing_have_this_version(file: str, pattern: str) -> None:
+    found = re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
+    assert found == [saliscope.__version__]
+
+
+def test_the_index_for_language_models_lists_every_page() -> None:
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    unlisted = {page.name for page in PAGES if page.parent.name == "docs"} - set(re.findall(r"docs/(\w+\.md)", text))
+    assert unlisted == {"torch_batch_norm.md"}, "a report of a fault of torch"
 
 
 def write(page: Path, part: str, lines: list[str]) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 from saliscope import limits
 from saliscope.compute import messages as page_messages
 from saliscope.compute.answers import Settings, Waiting
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.batch import engine, messages, parts
 from saliscope.page.batch.engine import Progress, Report
-from saliscope.page.events import Ask, follow, on, run_job
+from saliscope.page.events import Ask, follow, on, run_job, stop_on
 from saliscope.page.wire import Updates, new_number
 
 
@@ -42,10 +41,7 @@ def report(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("many"), steps, show_error, seconds=limits.BATCH_SECONDS, unknown=messages.UNKNOWN)
 
 
-@on(parts.MANY, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the report of this visitor."""
-    runs.stop(ask.job("many"))
+stop_on(parts.MANY, "many")
 
 
 def _status(kind: str, message: str, fraction: float | None = None) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import torch
 
 from saliscope.compute.arithmetic import messages
 from saliscope.compute.arithmetic.answers import ValueOf
+from saliscope.page.wire import base64_text
 
 
 def value(step: ValueOf) -> dict[str, Any]:
@@ -43,4 +43,4 @@ def value(step: ValueOf) -> dict[str, Any]:
 
 def _floats(values: torch.Tensor) -> dict[str, str]:
     data = values.detach().float().cpu().contiguous().numpy().tobytes()
-    return {"b64": base64.b64encode(data).decode("ascii"), "dtype": "float32"}
+    return {"b64": base64_text(data), "dtype": "float32"}

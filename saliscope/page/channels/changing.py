@@ -9,10 +9,9 @@ from saliscope.compute.answers import Waiting
 from saliscope.compute.interventions import engine
 from saliscope.compute.interventions.answers import Changed
 from saliscope.compute.interventions.changes import parse
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import change_view, parts
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.wire import Updates, new_number
 
 
@@ -34,7 +33,4 @@ def apply(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("change"), steps, lambda message: pack(refused=message))
 
 
-@on(parts.CHANGE, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the computation."""
-    runs.stop(ask.job("change"))
+stop_on(parts.CHANGE, "change")

@@ -19,13 +19,12 @@ from saliscope.compute.channels.answers import (
     Sheet,
     Unchanged,
 )
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.messages import status as status_line
 from saliscope.compute.request import Request
 from saliscope.page.channels import parts
 from saliscope.page.channels import view as channels_view
-from saliscope.page.events import Ask, error_line, on, run_job
+from saliscope.page.events import Ask, error_line, on, run_job, stop_on
 from saliscope.page.files import address, new_file
 from saliscope.page.wire import Updates, new_number
 
@@ -85,10 +84,7 @@ def more(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("channels"), steps, show_error)
 
 
-@on(parts.GRID, "stop")
-def stop(ask: Ask) -> None:
-    """Stop a long measure."""
-    runs.stop(ask.job("channels"))
+stop_on(parts.GRID, "channels")
 
 
 @on(parts.GRID, "select")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from typing import Any
 
@@ -25,6 +24,7 @@ from saliscope.compute.channels.answers import (
 from saliscope.compute.channels.engine import TILE, sparsity
 from saliscope.page.components import view
 from saliscope.page.components.thumbnails import thumbnails
+from saliscope.page.wire import base64_text
 
 THUMBNAIL = 28  # cells of the longer side of a plane in the row below a map
 THUMBNAILS = 400_000  # bytes of all thumbnails
@@ -46,7 +46,7 @@ def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
         "grid": grid,
         "cell": list(planes.shape[1:]),
         "numbers": step.numbers,
-        "planes": _text(planes.numpy().tobytes()),
+        "planes": base64_text(planes.numpy().tobytes()),
         "lo": _column(low),
         "hi": _column(high),
         "range": _shared(step),
@@ -176,7 +176,7 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
         "plane": step.plane,
         "count": step.planes,
         "cell": list(small.shape[1:]),
-        "planes": _text(small.numpy().tobytes()),
+        "planes": base64_text(small.numpy().tobytes()),
         "lo": _column(low),
         "hi": _column(high),
         "crop": view.jpeg(step.crop, 128),
@@ -189,8 +189,4 @@ def _ids(ids: Identifiers) -> dict[str, str]:
 
 
 def _column(values: torch.Tensor) -> dict[str, Any]:
-    return {"b64": _text(values.float().contiguous().cpu().numpy().tobytes()), "dtype": "float32"}
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    return {"b64": base64_text(values.float().contiguous().cpu().numpy().tobytes()), "dtype": "float32"}

@@ -7,7 +7,6 @@ displayed values and the `.npy` file are exact. Large partial maps, and final ma
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 from collections.abc import Collection, Iterable
@@ -52,9 +51,13 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, s
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
     packed["by_size"] = by_size
     if values.numel() <= (LARGE if exact else small):
-        return packed | {"b64": _text(values.numpy().tobytes()), "dtype": "float32"}
+        return packed | {"b64": wire.base64_text(values.numpy().tobytes()), "dtype": "float32"}
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1], because the range and precision of float16 are limited
-    return packed | {"b64": _text((values / scale).half().numpy().tobytes()), "dtype": "float16", "scale": scale}
+    return packed | {
+        "b64": wire.base64_text((values / scale).half().numpy().tobytes()),
+        "dtype": "float16",
+        "scale": scale,
+    }
 
 
 def small_map(values: torch.Tensor, by_size: bool) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def jpeg(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
         shown.thumbnail((largest, largest), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     shown.save(file, "JPEG", quality=90)
-    return {"src": "data:image/jpeg;base64," + _text(file.getvalue())}
+    return {"src": "data:image/jpeg;base64," + wire.base64_text(file.getvalue())}
 
 
 def crop(image: Image.Image, held: Collection[str]) -> dict[str, Any]:
@@ -237,7 +240,7 @@ def _regions(masks: list[torch.Tensor]) -> dict[str, Any]:
     plane = torch.zeros(len(rows), len(columns), dtype=torch.uint8)
     for number, mask in enumerate(masks[:255], 1):
         plane[mask[rows[:, None], columns]] = number
-    return {"h": len(rows), "w": len(columns), "b64": _text(plane.numpy().tobytes())}
+    return {"h": len(rows), "w": len(columns), "b64": wire.base64_text(plane.numpy().tobytes())}
 
 
 def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
@@ -322,7 +325,3 @@ def schema(settings: Settings) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """Return a default that a form field supports, or None."""
     return value if isinstance(value, (bool, int, float, str)) else None
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")

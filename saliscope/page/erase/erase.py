@@ -8,11 +8,10 @@ from dataclasses import replace
 from saliscope.compute.answers import Waiting
 from saliscope.compute.erase import engine
 from saliscope.compute.erase.second import second_image
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.images.edits.edit import LONGEST
 from saliscope.page.erase import parts, view
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.wire import Updates
 
 
@@ -34,7 +33,4 @@ def answer(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("erase"), steps, show_error, question=str(number), number=number)
 
 
-@on(parts.ERASE, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the edit of this visitor; its own handler shows what is complete."""
-    runs.stop(ask.job("erase"))
+stop_on(parts.ERASE, "erase")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from saliscope.compute.answers import Answer, Refining, Waiting
 from saliscope.compute.erase import engine, messages
 from saliscope.page.components import view as page_view
-from saliscope.page.wire import new_number
+from saliscope.page.wire import base64_text, new_number
 
 
 def waiting(number: int, step: Waiting) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def _mask(mask: Tensor) -> dict[str, Any]:
     return {
         "h": mask.shape[0],
         "w": mask.shape[1],
-        "b64": base64.b64encode(bits).decode("ascii"),
+        "b64": base64_text(bits),
         "text": messages.region(count, total) if count else "",
     }
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from saliscope import limits
 from saliscope.compute import model_cache
 from saliscope.compute.answers import Waiting
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import experiments, expressions, messages, presets
 from saliscope.compute.lab import image as lab_image
 from saliscope.compute.lab import training as lab_training
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.lab import parts
 from saliscope.page.lab import view as lab_view
 from saliscope.page.wire import Updates, new_number
@@ -61,10 +60,7 @@ def train(ask: Ask) -> Iterator[Updates]:
     )
 
 
-@on(parts.TRAINING, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the training of this visitor; its own handler shows the curves so far."""
-    runs.stop(ask.job("training"))
+stop_on(parts.TRAINING, "training")
 
 
 @on(parts.DEPTH, "answered")

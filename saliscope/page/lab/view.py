@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from saliscope.compute.lab.engine import Outcome
 from saliscope.compute.lab.experiments import Plan
 from saliscope.compute.lab.image import Depth
 from saliscope.compute.lab.training import Curves
+from saliscope.page.wire import base64_text
 
 
 def outcome(result: Outcome, ident: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _sheet(columns: list[tuple[tuple[int, ...], float, float]]) -> dict[str, Any
     bins = len(columns[0][0]) if columns else 1
     ends = [[end if math.isfinite(end) else 0.0 for end in (low, high)] for _, low, high in columns]
     return {
-        "counts": base64.b64encode(bytes(shades)).decode("ascii"),
+        "counts": base64_text(bytes(shades)),
         "bins": bins,
         "low": [low for low, _ in ends],
         "high": [high for _, high in ends],

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from saliscope.compute import model_cache
 from saliscope.compute.answers import Waiting
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.models import engine
 from saliscope.compute.request import LONGEST
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.models import parts, view
 from saliscope.page.panel import settings
 from saliscope.page.wire import Updates
@@ -42,7 +41,4 @@ def compare(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("models"), steps, show_error, question=str(number), number=number)
 
 
-@on(parts.MODELS, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the comparison of this visitor."""
-    runs.stop(ask.job("models"))
+stop_on(parts.MODELS, "models")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from saliscope.compute.answers import Waiting
-from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.ranking import engine, messages
 from saliscope.compute.ranking.engine import Ranking, RankingOptions
 from saliscope.errors import Refused
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.ranking import parts, view
 from saliscope.page.wire import Updates
 
@@ -46,7 +45,4 @@ def rank(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("ranking"), steps, show_error, seconds=seconds, unknown=messages.UNKNOWN)
 
 
-@on(parts.RANKING, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the ranking of this visitor; its own handler shows what is complete."""
-    runs.stop(ask.job("ranking"))
+stop_on(parts.RANKING, "ranking")

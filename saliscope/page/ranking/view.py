@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from saliscope.compute.methods.messages import NO_WEIGHTS
 from saliscope.compute.ranking import messages
 from saliscope.compute.ranking.engine import Ranking
 from saliscope.page.components import view
-from saliscope.page.wire import new_number
+from saliscope.page.wire import base64_text, new_number
 
 SIDE = 16
 """Cells of the side of a small map, which the table draws at 40 pixels."""
@@ -155,7 +154,7 @@ def _small(plane: torch.Tensor) -> dict[str, Any]:
     """Pack a map [h, w] as the means of a few cells, scaled to a maximum of 127."""
     small = functional.adaptive_avg_pool2d(plane[None, None].float(), SIDE)[0, 0].nan_to_num()
     scaled = (127 * small / small.abs().max().clamp(min=1e-30)).round().char()
-    return {"h": SIDE, "w": SIDE, "b64": base64.b64encode(scaled.cpu().numpy().tobytes()).decode("ascii")}
+    return {"h": SIDE, "w": SIDE, "b64": base64_text(scaled.cpu().numpy().tobytes())}
 
 
 def _controls(groups: list[list[RankedMap]]) -> list[Row]:

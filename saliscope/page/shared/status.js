@@ -94,6 +94,7 @@ export function mount(element, props, trigger, watch) {
     latest = 0,
     settled = "idle", // the last phase in which nothing was computed
     isOld = false, // whether the sentences belong to the former question
+    refusal = null, // why a model cannot be loaded, which is shown after the answer of the former model, too
     answer = { headline: [], of: "idle", key: "", isSettled: false };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
@@ -133,7 +134,9 @@ export function mount(element, props, trigger, watch) {
   const keepModel = (value) => {
     drawLine(line, value);
     bar.hidden = true;
-    if (!returnToModel(value.former)) return;
+    const isAnswered = returnToModel(value.former);
+    refusal = isAnswered ? null : value;
+    if (!isAnswered) return;
     isOld = false;
     showSentences();
     markAllCurrent();
@@ -144,6 +147,7 @@ export function mount(element, props, trigger, watch) {
     clearTimeout(timer);
     timer = setTimeout(() => show({ kind: "busy", parts: [{ text: props.terms.computing }] }), DELAY);
     isOld = true;
+    refusal = null;
     showSentences();
     setPhase("busy");
   });
@@ -156,6 +160,7 @@ export function mount(element, props, trigger, watch) {
     if (value.former) keepModel(value);
     else {
       show(value);
+      if (refusal && value.kind === "done") drawLine(line, refusal);
       setPhase(value.kind);
     }
     markDrawn(element, value.id, since);

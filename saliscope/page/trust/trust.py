@@ -11,7 +11,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.trust import parts, view
 from saliscope.page.wire import Updates, new_number
 
@@ -50,10 +50,7 @@ def randomize(ask: Ask) -> Iterator[Updates]:
     yield from _job(engine.randomize_weights, ask)
 
 
-@on(parts.TRUST, "stop")
-def stop(ask: Ask) -> None:
-    """Stop the check or the test."""
-    runs.stop(ask.job(JOB))
+stop_on(parts.TRUST, JOB)
 
 
 def _job(work: Callable[[Request, Run, str], Iterator[Any]], ask: Ask) -> Iterator[Updates]:

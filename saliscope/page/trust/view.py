@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +14,7 @@ from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.compute.verdict import verdict_of
 from saliscope.page.components import view
+from saliscope.page.wire import base64_text
 
 MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 
@@ -45,7 +45,7 @@ def failed(key: str, message: str) -> dict[str, Any]:
 def verdict(step: CheckedMap) -> dict[str, Any]:
     """Pack the results with their marks, the curves, and the data to show the image at each step."""
     height, width = step.order.shape
-    order = {"h": height, "w": width, "b64": base64.b64encode(step.order.numpy().tobytes()).decode("ascii")}
+    order = {"h": height, "w": width, "b64": base64_text(step.order.numpy().tobytes())}
     rows = {
         "controls": {"text": messages.controls(step.evaluation), "mark": step.evaluation.verdict.mark},
         "class": _class(step),

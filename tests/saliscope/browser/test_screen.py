@@ -278,6 +278,18 @@ def test_a_model_that_is_typed_before_the_list_arrives_is_selected(visit: Visit)
     expect(page.locator("#hl-status .hl-line")).to_contain_text(re.compile("ResNet-18.*is still selected"))
 
 
+def test_the_reason_stays_if_the_former_model_has_not_answered_yet(visit: Visit) -> None:
+    """A model that cannot be loaded is chosen while the answer for a new image is missing."""
+    page, held = visit.open().page, list[Any]()
+    page.route("**/gradio_api/queue/join*", lambda route: route.continue_() if held else held.append(route))
+    page.locator("#hl-examples [data-id=cat]").click()
+    visit.state("busy")
+    visit.choose("model", "ResNet-18")
+    visit.state("done")
+    expect(page.locator("#hl-status .hl-line")).to_contain_text(re.compile("ResNet-18.*is still selected"))
+    expect(page.locator("#hl-status .hl-headline")).to_contain_text("cat")
+
+
 def test_the_top_prediction_is_kept_for_other_images_and_the_link_follows(visit: Visit) -> None:
     page = visit.open().page
     page.locator("#hl-pin input").check()
