@@ -55,6 +55,8 @@ def test_the_function_and_the_command_write_the_same_rows(command, tmp_path):
     assert rows_of(run) == rows_of(other)
     settings = [json.loads((tmp_path / name / "settings.json").read_text()) for name in "ab"]
     assert settings[0] == settings[1]
+    expected = {"method": "integrated_gradients", "options": {"steps": 3}, "target": "208", "batch_size": 2, "seed": 1}
+    assert expected.items() <= settings[0].items() and "3 images" in settings[0]["images"]
 
 
 def test_a_stopped_run_resumes_and_a_finished_one_is_opened(images, model, tmp_path):
@@ -129,9 +131,10 @@ def test_notebooks_show_a_run(images, model, tmp_path):
     assert "<script" not in html and "&lt;script&gt;" in html and ' src="data:image/' in html and "http" not in html
     assert "grad_cam" in html and f"{run.accuracy:.1%}" in html and html.count("<img") == 5, "one of six is unreadable"
     assert bundle["image/png"][:4] == b"\x89PNG" and bundle["text/plain"] == repr(run)
+    opened = runs.open(tmp_path / "run")
+    assert opened._repr_html_() == html, "without the network"
     for path in folder.rglob("*.png"):
         path.unlink()
-    opened = runs.open(tmp_path / "run")
     again = opened._repr_html_()
     assert again.count("<img") == 5 and again != html, "only the maps"
     assert "model" not in vars(opened), "no network is loaded"
