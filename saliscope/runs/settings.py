@@ -127,6 +127,8 @@ def check_engine(
 
     Errors   Refused
     """
+    if workers is not None and workers < 0:
+        raise Refused(f"Invalid --workers {workers}. Use at least 0.")
     if engine not in ("local", "ray"):
         raise Refused(f"Unknown engine {engine!r}. Use local or ray.")
     if engine == "ray" and device not in ("auto", "cpu", "cuda", "mps", "xpu"):

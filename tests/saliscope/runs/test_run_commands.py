@@ -14,7 +14,7 @@ import typer
 from pyarrow import parquet as pq
 from typer.testing import CliRunner
 
-from saliscope.cli import commands, completion
+from saliscope.cli import commands, completion, serving
 from saliscope.cli.progress import LOG, Progress
 from saliscope.runs.results import duration
 from tests.saliscope.runs.test_dataset_cli import EXAMPLES, ROOT, command, explained
@@ -124,6 +124,12 @@ def test_errors_are_one_json_object(command, tmp_path):
         assert found == code and out == "" and error["exit"] == code and len(error["error"]) > 10, words
     code, out, errors = call("report", tmp_path / "no", "--quiet")
     assert code == 1 and out == "" and "Folder not found" in errors
+
+
+def test_a_quiet_page_does_not_print_its_address(command, monkeypatch):
+    monkeypatch.setattr(serving, "check_address", lambda *address: None)
+    monkeypatch.setattr(serving, "serve", lambda *arguments: print("Running on http://127.0.0.1:7860"))  # noqa: T201
+    assert "Running" in call("serve")[1] and call("serve", "--quiet") == (0, "", "")
 
 
 def test_the_options_for_scripts_are_the_same_everywhere(command):
