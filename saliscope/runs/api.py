@@ -96,7 +96,7 @@ def explain(
         2
     """
     check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
-    given = _checked(model)
+    given = _checked(model, model_options)
     settings = Settings(
         given.name if given else str(model),
         {name: str(value) if isinstance(value, Path) else value for name, value in (model_options or {}).items()},
@@ -119,15 +119,15 @@ def explain(
         done = ray_engine.run(job, decode=decode, address=address, workers=actors, report=progress, detail=detail)
     else:
         done = running.run(job, decode=decode, workers=workers, device=device, report=progress, detail=detail)
-    run = Run(RunData(done.folder, read_manifest(done.folder)), uploads.open_image, job.model)
+    run = Run(RunData(done.folder, read_manifest(done.folder)), decode, job.model)
     run.new, run.seconds = done.new, done.seconds
     return run
 
 
-def _checked(model: str | Model) -> Model | None:
+def _checked(model: str | Model, options: Mapping[str, Any] | None) -> Model | None:
     """Return the model if it is loaded, or None for a name.
 
-    Errors   Refused for other objects, and for a network in training mode
+    Errors   Refused for other objects, for options of a loaded model, and for a network in training mode
     """
     if isinstance(model, str):
         return None
@@ -136,8 +136,10 @@ def _checked(model: str | Model) -> Model | None:
             f"A {type(model).__name__} has no class names and no preprocessing. Pass a saliscope.zoo.Model, or the "
             'name of a function that returns the network: model="file.py:factory".'
         )
+    if options:
+        raise Refused(f"{model.name} is already loaded, so model_options have no effect. Pass them to load_model.")
     if any(module.training for module in model.network.modules()):
-        raise Refused(f"The network of {model.name} is in training mode. Call network.eval() before.")
+        raise Refused(f"The network of {model.name} is in training mode. Call network.eval() first.")
     return model
 
 

@@ -101,6 +101,8 @@ def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
         runs.open(tmp_path / "run", model=shapes.trained(0.0, seed=1, steps=0)).evaluate(images=2, steps=2)
     with pytest.raises(Refused, match=r"Linear has no class names.*saliscope\.zoo\.Model"):
         runs.explain(images, tmp_path / "no", model=nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="already loaded"):
+        runs.explain(images, tmp_path / "no", model=model, model_options={"size": 32})
     training = shapes.trained(0.0, steps=0)
     training.network.train()
     with pytest.raises(Refused, match="training mode"):
