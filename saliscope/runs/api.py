@@ -38,6 +38,8 @@ from saliscope.zoo import Model, devices
 if TYPE_CHECKING:
     from PIL import Image
 
+    from explainers import MethodName
+
 Progress = Callable[[int, int], object]
 """Called with the number of finished images and the total number. An exception in it stops the work."""
 ROWS = 64
@@ -50,7 +52,7 @@ def explain(
     *,
     model: str | Model = "auto",
     model_options: Mapping[str, Any] | None = None,
-    method: str = "grad_cam",
+    method: MethodName | str = "grad_cam",
     layer: str | None = None,
     target: str = PREDICTED,
     where: str = "",
