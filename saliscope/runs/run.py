@@ -33,7 +33,7 @@ from saliscope.runs.sources.partitions import WHOLE
 from saliscope.zoo import devices
 
 if TYPE_CHECKING:
-    from saliscope.zoo import Model
+    from saliscope.zoo import Model, Preparation
 
 Report = Callable[[int, int | None], object]
 """Called with the number of finished images and the total number, None for a source that is listed during the run."""
@@ -142,6 +142,7 @@ class Job:
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
+            "preprocessing": preprocessing_record(self.model.preparation),
             "counts": counts,
             "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,
@@ -152,6 +153,13 @@ class Job:
         }
         self.shards.finish(manifest, numbers)
         return counts
+
+
+def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
+    """Return the arguments of an equal `Preparation`, which the manifest stores as JSON."""
+    names = ("side", "resize", "mean", "std", "position")
+    filter_name = getattr(preparation.interpolation, "value", preparation.interpolation)
+    return {name: getattr(preparation, name) for name in names} | {"interpolation": filter_name}
 
 
 def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
