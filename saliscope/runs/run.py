@@ -363,6 +363,8 @@ def _run(
     if workers is None:
         workers = 0 if steps.todo is not None and steps.todo <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     pin = devices.copies_asynchronously(torch.device(explainer.device))
+    if report is not None and steps.todo != 0:
+        report(steps.finished, steps.total)
     for batch in decode_batches(steps.batches(), decode, job.model.preparation, workers, pin):
         shard, index, is_last = steps.waiting.popleft()
         rows = explainer(batch)
