@@ -300,7 +300,7 @@ def run(
 ) -> Summary:
     """Explain all unfinished images of a job, and write its manifest.
 
-    `report` is called after each batch. An exception in it stops the run; finished batches are kept. `detail` is called
+    `report` is called before the first batch and after each. An exception in it stops the run; finished batches are kept. `detail` is called
     before it.
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
