@@ -300,8 +300,8 @@ def run(
 ) -> Summary:
     """Explain all unfinished images of a job, and write its manifest.
 
-    `report` is called before the first batch and after each. An exception in it stops the run; finished batches are kept. `detail` is called
-    before it.
+    `report` is called before the first batch and after each, `detail` before it after each. An exception in them stops
+    the run; finished batches are kept.
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
     """
