@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from saliscope import runs
     from saliscope.images.examples import example
     from saliscope.zoo import list_models, load_model
 
@@ -27,13 +29,15 @@ def _version() -> str:
 
 
 __version__ = _version()
-__all__ = ["__version__", "example", "list_models", "load_model"]
+__all__ = ["__version__", "example", "list_models", "load_model", "runs"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function at its first use: `import saliscope` does not import torch."""
+    """Import a public name at its first use: `import saliscope` does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "runs":
+        return importlib.import_module("saliscope.runs")
     try:
         if name == "example":
             from saliscope.images import examples  # needs pillow, which is part of the extras

@@ -30,10 +30,10 @@ def layers(context: typer.Context, incomplete: str) -> Iterator[tuple[str, str]]
         found = list_layers(str(context.params.get("model") or "auto"))
     except Exception:  # a shell shows no message while it completes
         return
-    yield from ((name, shape) for name, shape, _ in found if name.startswith(incomplete))
+    yield from ((name, " × ".join(map(str, shape))) for name, shape, _ in found if name.startswith(incomplete))
 
 
-def list_layers(model: str, **options: Any) -> list[tuple[str, str, str]]:
+def list_layers(model: str, **options: Any) -> list[tuple[str, tuple[int, ...], str]]:
     """Return name, output shape and kind of the layers of a model that have a grid, from input to output.
 
     Errors   zoo.ModelUnavailable, Refused, and those of `explainers`
@@ -46,4 +46,4 @@ def list_layers(model: str, **options: Any) -> list[tuple[str, str, str]]:
     loaded = zoo.load_model(model, **options)
     noise = torch.rand(1, loaded.channels, *loaded.size, generator=torch.Generator().manual_seed(0))
     found = explainers.list_layers(loaded.network, noise, spatial=True)
-    return [(layer.name, " × ".join(map(str, layer.shape)), layer.kind) for layer in found]
+    return [(layer.name, tuple(layer.shape), layer.kind) for layer in found]

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from saliscope.cli.progress import duration
 from saliscope.compute.messages import NOT_DOWNLOADED
-from saliscope.runs.settings import LABEL, WRONG
 
 if TYPE_CHECKING:
-    from saliscope.runs.run import Summary
-    from saliscope.runs.settings import Settings
     from saliscope.zoo import ModelInfo
 
 SALISCOPE = """Visualize what an image model looks at, for one image or for a whole dataset.
@@ -88,9 +83,8 @@ SCORE = (
     "How scores become probabilities: softmax, sigmoid (independent labels), identity (the model returns "
     "probabilities), log (their logarithms) or logit (no probabilities). Default: detected."
 )
-QUIET = "Print nothing but errors."
-LOG_FORMAT = "text, or json: one object per line on stderr."
-NOT_A_FORMAT = "{text!r} is not a format. Use text or json"
+QUIET = "Print nothing but errors, and the result with --format json."
+FORMAT = "Format of the result: text, or one JSON document on stdout (progress and errors are JSON lines on stderr)."
 DRY_RUN = "Print what would run, how long it would take and how large the run would be, from a few measured batches."
 OFFLINE = "Do not download anything."
 SOURCE = "Images to explain."
@@ -142,22 +136,17 @@ HOST = (
 PORT = "Port. Default: the first free one from 7860."
 MONITORING = "Also offer /healthz and /metrics (Prometheus). Do not make them public."
 REQUEST_LOG = "text, or json: one object per request on stderr, without content or names of images."
+NO_ADDRESS = "Do not print the address of the page."
 MCP = "Also offer the endpoints as tools for agents, at /mcp (Model Context Protocol)."
 RUN = "A run of saliscope explain. The links in its report open its images in this page."
 
 NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"
 NOT_A_SIZE = "{text!r} is not a size. Use pixels, as in 224 or 160x224 (height x width)"
-NOT_A_MASK = "Cannot read the mask {path!r}: it is not an image. Use an image that is white inside."
-NO_MASK = "File not found: {path!r}. Pass a mask, or a folder of masks."
-NO_MASKS = "None of the images of the run has a mask in {path!r}. A mask needs the name of its image, with any suffix."
 NOT_A_FILE = "{path!r} is a folder. Pass the name of a file, such as report.html."
 NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
 NOT_A_BOX = "{text!r} is not a box. Use left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
-NOT_AN_ENGINE = "Unknown engine {engine!r}. Use local or ray."
+NOT_OF_A_METHOD = "{name!r} is not an option of a method. See: saliscope methods --format json"
 NOT_AN_OPTION = "{text!r} is not an option. Use name=value."
-DEVICE_WITH_RAY = "With ray, use auto, cpu, cuda, mps or xpu: Ray assigns the devices of a machine to its workers."
-ONLY_WITH_RAY = "it needs --engine ray."
-TOO_MANY_WORKERS = "it is more than the maximum, --workers {most}."
 
 TERMINATED = "Terminated. Finished batches are kept; run the same command again to resume."
 
@@ -188,64 +177,3 @@ def model_state(info: ModelInfo) -> str:
         return NOT_DOWNLOADED
     size = f"{info.megabytes:.0f} MB " if info.megabytes else ""
     return f"{size}download" if info.fetched else "not installed"
-
-
-def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count:,} images"
-
-
-def explained(done: Summary, settings: Settings) -> str:
-    """Return the summary of a run."""
-    counts = done.counts
-    lines = [f"{_images(counts['images'])} in {str(done.folder)!r}"]
-    if settings.where == WRONG:
-        wrong = _images(counts["images"] - counts["unreadable"])
-        known = f"{counts['labeled']:,} with a known label"
-        lines[0] = f"{wrong} with a wrong prediction, of {known}, in {str(done.folder)!r}"
-    if done.new:
-        speed = f", {done.new / done.seconds:.3g} per second" if done.seconds > 0 else ""
-        what = "checked" if settings.where == WRONG else "new"
-        lines[0] += f": {done.new:,} {what} in {duration(done.seconds)}{speed}."
-    else:
-        lines[0] += ": the run was already finished."
-    if counts["labeled"]:
-        share = counts["correct"] / counts["labeled"]
-        lines.append(f"Accuracy: {share:.1%} of {counts['labeled']:,} labeled images.")
-    unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
-    if settings.target == LABEL and unlabeled:
-        lines.append(
-            f"{_images(unlabeled)} without a label that is a class of the model: the predicted class is explained."
-        )
-    if counts["unreadable"]:
-        lines.append(f"{_images(counts['unreadable'])} could not be read; see the column error.")
-    return "\n".join(lines)
-
-
-def reported(path: Path, missing: int) -> str:
-    """Return the summary of a report, for which `missing` images were not available."""
-    line = f"{str(path)!r}: {path.stat().st_size / 1e6:.1f} MB. Open it in a browser."
-    if not missing:
-        return line
-    verb = "is" if missing == 1 else "are"
-    return f"{line}\n{_images(missing)} of the run {verb} not available anymore; only the maps are shown."
-
-
-OPENERS = {
-    "hf": "datasets.load_dataset({folder!r})",
-    "coco": "pycocotools.coco.COCO({folder!r} + '/annotations.json')",
-    "fiftyone": "fiftyone.Dataset.from_dir({folder!r}, dataset_type=fiftyone.types.LegacyFiftyOneDataset)",
-}
-"""How to open an export, by its format."""
-
-
-def exported(folder: Path, written: int, missing: int, to: str) -> str:
-    """Return the summary of an export."""
-    line = f"{_images(written)} in {str(folder)!r}. Open it with {OPENERS[to].format(folder=str(folder))}."
-    return line if not missing else f"{line}\n{_images(missing)} left out: not available anymore, or changed."
-
-
-def evaluated(result: dict[str, Any], folder: str) -> str:
-    """Return the results of the metrics."""
-    lines = [metric["sentence"] for metric in result["metrics"].values()]
-    path = f"{folder.rstrip('/')}/evaluation.json"
-    return "\n".join([*lines, f"Evaluated {_images(result['images'])} on {result['device']}. Saved as {path!r}."])

@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -19,6 +20,7 @@ import typer
 
 from saliscope.cli import completion, messages, progress
 from saliscope.errors import Refused
+from saliscope.runs.settings import check_engine
 
 
 def _numbers(text: str) -> list[float]:
@@ -40,8 +42,11 @@ def parse_size(text: str) -> int | tuple[int, int]:
     return (int(height), int(width)) if width else int(height)
 
 
+NAMES = ("source", "out", "model", "model_options", "progress", "detail")
+"""Arguments of `saliscope.runs.explain` that are not in `RunOptions`."""
 _NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
 Device = Annotated[str, typer.Option(help=messages.DEVICE)]
+Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,23 +97,28 @@ class RunOptions:
     gpus: Annotated[float, typer.Option(min=0, help=messages.GPUS)] = 0
     min_workers: Annotated[int | None, typer.Option(min=1, help=messages.MIN_WORKERS)] = None
 
-    @property
-    def local_device(self) -> str:
-        """The device that checks the run on this machine; with Ray, only the workers have the device."""
-        return "cpu" if self.engine == "ray" else self.device
+    def arguments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arguments of `saliscope.runs.explain`, and the options of the method.
 
-    def check_engine(self) -> None:
-        """Raise an error for options that the engine does not support."""
-        if self.engine not in ("local", "ray"):
-            raise typer.BadParameter(messages.NOT_AN_ENGINE.format(engine=self.engine), param_hint="--engine")
-        if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda", "mps", "xpu"):
-            raise typer.BadParameter(messages.DEVICE_WITH_RAY, param_hint="--device")
-        only = {"--address": self.address, "--gpus": self.gpus, "--min-workers": self.min_workers}
-        given = [name for name, value in only.items() if value]
-        if self.engine == "local" and given:
-            raise typer.BadParameter(messages.ONLY_WITH_RAY, param_hint=given[0])
-        if self.min_workers and self.workers and self.min_workers > self.workers:
-            raise typer.BadParameter(messages.TOO_MANY_WORKERS.format(most=self.workers), param_hint="--min-workers")
+        Errors   typer.BadParameter for options that the engine does not support; Refused for two different values
+        """
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del values["option"]
+        options = self.method_options()
+        for name in {"seed", "precision"} & options.keys():
+            value = options.pop(name)
+            if values[name] not in (None, 0, value):
+                raise Refused(f"--{name} {values[name]} and --option {name}={value} conflict. Use only one of them.")
+            values[name] = value
+        if taken := options.keys() & {*values, *NAMES}:
+            text = messages.NOT_OF_A_METHOD.format(name=min(taken))
+            raise typer.BadParameter(text, param_hint="--option")
+        names = ("engine", "device", "workers", "address", "gpus", "min_workers")
+        try:
+            check_engine(**{name: values[name] for name in names})
+        except Refused as error:
+            raise typer.BadParameter(str(error)) from None
+        return values, options
 
     def method_options(self) -> dict[str, Any]:
         """Return the values of `--option name=value` as a dictionary; numbers and booleans are converted."""
@@ -121,27 +131,30 @@ class RunOptions:
         return options
 
 
-@dataclasses.dataclass(frozen=True)
-class LogOptions:
-    """How a command reports its progress."""
+class Format(str, Enum):
+    """How a command prints its result."""
 
+    text = progress.TEXT
+    json = progress.JSON
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """How a command prints its result and its progress."""
+
+    format: Annotated[Format, typer.Option(help=messages.FORMAT)] = Format.text
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help=messages.QUIET)] = False
-    log_format: Annotated[str, typer.Option(help=messages.LOG_FORMAT)] = progress.TEXT
 
     def apply(self) -> None:
         """Use these settings for the rest of the process."""
-        if self.log_format not in progress.FORMATS:
-            raise typer.BadParameter(messages.NOT_A_FORMAT.format(text=self.log_format), param_hint="--log-format")
-        progress.LOG.quiet, progress.LOG.format = self.quiet, self.log_format
+        progress.LOG.quiet, progress.LOG.format = self.quiet, self.format.value
 
-    def done(self, text: str, **values: Any) -> None:
-        """Print the result of a command: the text, or an object with its values; nothing if quiet."""
-        if self.quiet:
-            return
-        if self.log_format == progress.JSON:
-            progress.LOG.write("finished", text, message=text, **values)
-        else:
-            typer.echo(text)
+    def show(self, text: object, values: Any) -> None:
+        """Print the result of a command: its text, which is left out if quiet, or its values as one JSON document."""
+        if self.format is Format.json:
+            progress.LOG.print_result(values)
+        elif not self.quiet:
+            typer.echo(str(text))
 
 
 def _value(text: str) -> Any:

@@ -6,15 +6,14 @@ import itertools
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saliscope.cli.progress import duration
+from saliscope.runs.results import duration
 
 if TYPE_CHECKING:
-    from saliscope.cli.options import RunOptions
-    from saliscope.runs.decoding import Decode
     from saliscope.runs.settings import Settings
 
 BATCHES = 3
@@ -85,21 +84,36 @@ class Plan:
         }
 
 
-def measure(settings: Settings, source: str, out: str | Path, options: RunOptions, decode: Decode) -> Plan:
+def measure(
+    source: str,
+    out: str | Path,
+    model: str,
+    own: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Plan:
     """Explain a few batches into a temporary folder, and return the plan of the whole run.
+
+    `arguments` and `options` are those of `RunOptions`.
 
     Errors   those of `run.prepare`
     """
+    from saliscope.images import uploads  # only needed if images are read
     from saliscope.runs import run as runs  # torch takes seconds to start
     from saliscope.runs.decoding import ImageReader  # as above
     from saliscope.runs.explaining import Explainer  # as above
+    from saliscope.runs.settings import Settings  # as above
     from saliscope.runs.stores import SETTINGS, open_store  # as above
 
+    names = "method layer target where batch_size precision seed".split()
+    settings = Settings(model, own, options=options, **{name: arguments[name] for name in names})
+    is_ray = arguments["engine"] == "ray"
+    device = "cpu" if is_ray else arguments["device"]
     with tempfile.TemporaryDirectory() as folder:
-        job = runs.prepare(settings, source, folder, limit=options.limit, device=options.local_device)
+        job = runs.prepare(settings, source, folder, limit=arguments["limit"], device=device)
         reader, explainer = (
-            ImageReader(decode, job.model.preparation),
-            Explainer(job.model, settings, options.local_device),
+            ImageReader(uploads.open_image, job.model.preparation),
+            Explainer(job.model, settings, device),
         )
         reading = explaining = 0.0
         measured = unreadable = 0
@@ -119,14 +133,14 @@ def measure(settings: Settings, source: str, out: str | Path, options: RunOption
             measured += len(items)
             written += rows
     count = sum(1 for _ in job.listing)
-    workers = options.workers
+    workers = arguments["workers"]
     if workers is None:
         workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     each = max(1, measured)
     exists = open_store(out).read(SETTINGS) is not None
     return Plan(
         count, job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
-        explaining / each, _row_size(written) * len(written) / each, workers, exists, options.engine == "ray",
+        explaining / each, _row_size(written) * len(written) / each, workers, exists, is_ray,
     )  # fmt: skip
 
 

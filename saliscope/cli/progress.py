@@ -6,13 +6,14 @@ import json
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
+
+from saliscope.runs.results import duration
 
 RESUMABLE = "Interrupted. Finished batches are kept; run the same command again to resume."
 EVERY = 30.0
 """Seconds between two lines in a log."""
 TEXT, JSON = "text", "json"
-FORMATS = (TEXT, JSON)
 
 
 class Log:
@@ -20,6 +21,13 @@ class Log:
 
     quiet = False
     format = TEXT
+    stdout: TextIO | None = None
+    """Where results are printed as JSON, if `sys.stdout` is not that place."""
+
+    def print_result(self, values: Any) -> None:
+        """Print the result of a command as one JSON document."""
+        text = json.dumps(values, ensure_ascii=True, allow_nan=False, indent=1)
+        (self.stdout or sys.stdout).write(f"{text}\n")
 
     def write(self, event: str, text: str, **values: Any) -> None:
         """Write an event to stderr: the text, or an object with its values."""
@@ -54,7 +62,7 @@ class Progress:
         if self.live and self.width:
             sys.stderr.write("\n")
         if kind is KeyboardInterrupt:
-            LOG.write("interrupted", self.interrupted, message=self.interrupted)
+            LOG.write("error", self.interrupted, error=self.interrupted, exit=130)
 
     def detail(self, errors: int, shard: int, shards: int | None) -> None:
         """Add the errors of a batch, and set its shard from 1 and the number of shards if it is known."""
@@ -110,11 +118,3 @@ class Progress:
     def _speed(self, done: int, seconds: float) -> float | None:
         new = done - (self.first or 0)
         return new / seconds if new > 0 and seconds > 0 else None
-
-
-def duration(seconds: float) -> str:
-    """Format seconds, such as 45 s, 12 min, 3 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

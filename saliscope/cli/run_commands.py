@@ -1,18 +1,69 @@
-"""Commands that use finished runs, apart from those in `commands`."""
+"""The commands that use finished runs: each calls a function of `saliscope.runs` and prints its result."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from saliscope.cli import completion, messages
-from saliscope.cli.options import LogOptions, ModelOptions, expand, parse_size, refuse_folder, set_offline
+from saliscope import runs
+from saliscope.cli import messages
+from saliscope.cli.options import Device, Offline, OutputOptions, expand, refuse_folder, set_offline
 from saliscope.cli.progress import Progress
 
 Run = Annotated[str, typer.Argument(help=messages.FOLDER)]
-Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
+FORMATS = ("hf", "coco", "fiftyone")
+
+
+@expand
+def report(
+    folder: Run,
+    out: Annotated[Path, typer.Option(help=messages.REPORT_OUT)] = Path("report.html"),
+    box: Annotated[str | None, typer.Option(help=messages.BOX)] = None,
+    mask: Annotated[Path | None, typer.Option(help=messages.MASK)] = None,
+    link: Annotated[str | None, typer.Option(help=messages.LINK)] = None,
+    metadata: Annotated[str | None, typer.Option(help=messages.METADATA)] = None,
+    device: Device = "cpu",
+    offline: Offline = False,
+    *,
+    output: OutputOptions,
+) -> None:
+    output.apply()
+    set_offline(offline)
+    refuse_folder(out)
+    if link is not None and not link.startswith(("http://", "https://")):
+        raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    region = _parse_box(box)
+    with Progress(messages.REPORTING, messages.NOT_RESUMABLE) as progress:
+        done = runs.open(folder).report(
+            out, box=region, mask=mask, link=link, metadata=metadata, device=device, progress=progress
+        )
+    output.show(done, done.to_dict())
+
+
+@expand
+def evaluate(
+    folder: Run,
+    images: Annotated[int, typer.Option(min=1, help=messages.SAMPLE)] = 100,
+    metrics: Annotated[str, typer.Option(help=messages.METRICS)] = "deletion,insertion",
+    steps: Annotated[int, typer.Option(min=2, help=messages.STEPS)] = 20,
+    precision: Annotated[str, typer.Option(help=messages.EVALUATED)] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help=messages.SEED)] = 0,
+    device: Device = "cpu",
+    offline: Offline = False,
+    *,
+    output: OutputOptions,
+) -> None:
+    output.apply()
+    set_offline(offline)
+    keep_freed_memory()
+    names = [name.strip() for name in metrics.split(",") if name.strip()] or [metrics]
+    with Progress(messages.EVALUATING, messages.NOT_RESUMABLE) as progress:
+        done = runs.open(folder).evaluate(
+            images=images, metrics=names, steps=steps, precision=precision, seed=seed, device=device, progress=progress
+        )
+    output.show(done, done.to_dict())
 
 
 @expand
@@ -23,18 +74,14 @@ def compare(
     match: Annotated[str, typer.Option(help=messages.MATCH)] = "path",
     offline: Offline = False,
     *,
-    log: LogOptions,
+    output: OutputOptions,
 ) -> None:
-    from saliscope.runs.compare import texts, write  # torch takes seconds to start
-
-    log.apply()
+    output.apply()
     set_offline(offline)
     refuse_folder(out)
-    runs = [open_finished(folder) for folder in (run_a, run_b)]
     with Progress(messages.COMPARING, messages.NOT_RESUMABLE) as progress:
-        done = write(runs[0], runs[1], out, key=match, progress=progress)
-    text = texts.printed(done.result, done.alignment, str(done.page), str(done.table))
-    log.done(text, page=str(done.page), table=str(done.table), **texts.numbers(done.result))
+        done = runs.open(run_a).compare(runs.open(run_b), out, match=match, progress=progress)
+    output.show(done, done.to_dict())
 
 
 @expand
@@ -44,48 +91,39 @@ def export(
     to: Annotated[str, typer.Option(help=messages.EXPORT_TO)] = "hf",
     offline: Offline = False,
     *,
-    log: LogOptions,
+    output: OutputOptions,
 ) -> None:
-    from saliscope.runs import export as exports  # torch takes seconds to start
-
-    log.apply()
+    output.apply()
     set_offline(offline)
-    if to not in exports.FORMATS:
+    if to not in FORMATS:
         raise typer.BadParameter(messages.NOT_A_TARGET.format(text=to), param_hint="--to")
-    finished = open_finished(run)
     with Progress(messages.EXPORTING, messages.NOT_RESUMABLE) as progress:
-        done = exports.export(finished, to, out, progress)
-    text = messages.exported(done.folder, done.written, done.missing, to)
-    log.done(text, folder=str(done.folder), written=done.written, missing=done.missing)
+        done = runs.open(run).export(to, out, progress=progress)
+    output.show(done, done.to_dict())
 
 
-@expand
-def layers(
-    name: Annotated[str, typer.Argument(metavar="MODEL", help=messages.MODEL, autocompletion=completion.models)],
-    weights: Annotated[Path | None, typer.Option(help=messages.WEIGHTS)] = None,
-    labels: Annotated[Path | None, typer.Option(help=messages.LABELS)] = None,
-    size: Annotated[Any, typer.Option(help=messages.SIZE, parser=parse_size, metavar="PIXELS")] = None,
-    offline: Offline = False,
-) -> None:
-    options = ModelOptions(name, weights, labels, size=size, offline=offline).overrides()
-    for layer, shape, kind in completion.list_layers(name, **options):
-        typer.echo(f"{layer:40} {shape:20} {kind}")
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next batch in this process."""
+    import explainers  # torch takes seconds to start
+
+    explainers.keep_freed_memory()
 
 
-def open_finished(folder: str) -> Any:
-    """Return a finished run with its images.
-
-    Errors   Refused
-    """
-    from saliscope.images import uploads  # only needed if images are read
-    from saliscope.runs import shards  # torch takes seconds to start
-    from saliscope.runs.finished.finished_run import FinishedRun  # as above
-
-    return FinishedRun(shards.open_run(folder), uploads.open_image)
+def _parse_box(text: str | None) -> tuple[float, float, float, float] | None:
+    if text is None:
+        return None
+    try:
+        left, top, right, bottom = (float(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(messages.NOT_A_BOX.format(text=text), param_hint="--box") from None
+    if not (0 <= left < right <= 1 and 0 <= top < bottom <= 1):
+        raise typer.BadParameter(messages.NOT_A_BOX.format(text=text), param_hint="--box")
+    return left, top, right, bottom
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
+    app.command(help=messages.REPORT)(report)
+    app.command(help=messages.EVALUATE)(evaluate)
     app.command(help=messages.COMPARE)(compare)
     app.command(help=messages.EXPORT)(export)
-    app.command(help=messages.LAYERS)(layers)

@@ -19,11 +19,11 @@ class Terminated(Exception):
 class StopOnTerminate:
     """Handle SIGTERM inside a `with` block. Call it after each batch with the number of finished images and the total.
 
-    Before the first batch, and if it is repeated, the signal ends the process at once.
+    Before the end of the first batch, and if it is repeated, the signal ends the process at once.
     """
 
     def __init__(self) -> None:
-        self.running = self.received = False
+        self._running = self._received = False
         self._before: Any = None
 
     def __enter__(self) -> StopOnTerminate:
@@ -38,11 +38,12 @@ class StopOnTerminate:
             signal.signal(signal.SIGTERM, self._before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not self.running or self.received:
+        if not self._running or self._received:
             sys.exit(TERMINATED)
-        self.received = True
+        self._received = True
 
     def __call__(self, done: int, total: int | None) -> None:
         """Raise Terminated if the signal was received and there are more images."""
-        if self.received and done != total:
+        self._running = True
+        if self._received and done != total:
             raise Terminated

@@ -33,7 +33,7 @@ from saliscope.runs.sources.partitions import WHOLE
 from saliscope.zoo import devices
 
 if TYPE_CHECKING:
-    from saliscope.zoo import Model
+    from saliscope.zoo import Model, Preparation
 
 Report = Callable[[int, int | None], object]
 """Called with the number of finished images and the total number, None for a source that is listed during the run."""
@@ -142,6 +142,7 @@ class Job:
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
+            "preprocessing": preprocessing_record(self.model.preparation),
             "counts": counts,
             "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
             "source": self.source,
@@ -152,6 +153,13 @@ class Job:
         }
         self.shards.finish(manifest, numbers)
         return counts
+
+
+def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
+    """Return the arguments of an equal `Preparation`, which the manifest stores as JSON."""
+    names = ("side", "resize", "mean", "std", "position")
+    filter_name = getattr(preparation.interpolation, "value", preparation.interpolation)
+    return {name: getattr(preparation, name) for name in names} | {"interpolation": filter_name}
 
 
 def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
@@ -292,8 +300,8 @@ def run(
 ) -> Summary:
     """Explain all unfinished images of a job, and write its manifest.
 
-    `report` is called after each batch. An exception in it stops the run; finished batches are kept. `detail` is called
-    before it.
+    `report` is called before the first batch and after each, `detail` before it after each. An exception in them stops
+    the run; finished batches are kept.
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
     """
@@ -355,6 +363,8 @@ def _run(
     if workers is None:
         workers = 0 if steps.todo is not None and steps.todo <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
     pin = devices.copies_asynchronously(torch.device(explainer.device))
+    if report is not None and steps.todo != 0:
+        report(steps.finished, steps.total)
     for batch in decode_batches(steps.batches(), decode, job.model.preparation, workers, pin):
         shard, index, is_last = steps.waiting.popleft()
         rows = explainer(batch)

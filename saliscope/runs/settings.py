@@ -63,9 +63,6 @@ class Settings:
 
         method = METHODS[self.method]
         options = dict(self.options)
-        for name, value in {"seed": self.seed, "precision": self.precision}.items():
-            if name in options and value not in (None, 0, options[name]):
-                raise Refused(f"--{name} {value} and --option {name}={options[name]} conflict. Use only one of them.")
         if "seed" in method.options:
             options.setdefault("seed", self.seed)
         if self.precision is not None:
@@ -121,6 +118,30 @@ class Settings:
             "images": listing,
             "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
         }
+
+
+def check_engine(
+    engine: str, device: str, workers: int | None, *, address: str | None, gpus: float, min_workers: int | None
+) -> None:
+    """Check that the engine supports the options of a run.
+
+    Errors   Refused
+    """
+    if workers is not None and workers < 0:
+        raise Refused(f"Invalid --workers {workers}. Use at least 0.")
+    if engine not in ("local", "ray"):
+        raise Refused(f"Unknown engine {engine!r}. Use local or ray.")
+    if engine == "ray" and device not in ("auto", "cpu", "cuda", "mps", "xpu"):
+        raise Refused(
+            f"Invalid --device {device} with ray: Ray assigns the devices of a machine to its workers. Use auto, cpu, "
+            "cuda, mps or xpu."
+        )
+    only = {"--address": address, "--gpus": gpus, "--min-workers": min_workers}
+    given = [name for name, value in only.items() if value]
+    if engine == "local" and given:
+        raise Refused(f"{given[0]} needs --engine ray.")
+    if min_workers and workers and min_workers > workers:
+        raise Refused(f"--min-workers {min_workers} is more than the maximum, --workers {workers}.")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ A comment `type: ignore` marks a wrong call. An unnecessary comment is an error 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ import explainers
 from explainers import Partial, explain, grad_cam, integrated_gradients, occlusion, saliency
 from explainers.keywords import Cost
 from explainers.registry import method
+from saliscope import runs
+from saliscope.zoo import Model
 
 model: nn.Module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 3))
 images: Tensor = torch.rand(2, 3, 8, 8)
@@ -86,3 +89,17 @@ def wrong_calls() -> None:
     own_method(model, images, timeout=1)  # type: ignore
     explain(3, model, images)  # type: ignore
     _name: explainers.MethodName = "grad_can"  # type: ignore
+
+
+def use_runs(network: Model) -> float | None:
+    """Explain a data set, and read its rows."""
+    run = runs.explain("images", "run", model=network, method="rise", samples=50, progress=lambda done, total: None)
+    runs.explain("images", "run", batch_size="16")  # type: ignore
+    runs.open("run", method="rise")  # type: ignore
+    for row in run:
+        str(row["path"])
+    found: runs.EvaluationResult = run.evaluate(images=5, metrics="deletion")
+    page: Path = run.report(box=(0, 0, 0.5, 1)).page
+    run.compare("other")  # type: ignore
+    run.export("hf")  # type: ignore
+    return run.accuracy if page.exists() and found.images else None

@@ -82,6 +82,8 @@ def _texts(value: Any) -> dict[str, str]:
     found = {"text/plain": repr(value)}
     if hasattr(value, "_repr_mimebundle_"):
         found |= value._repr_mimebundle_()
+    elif hasattr(value, "_repr_html_"):
+        found |= {"text/html": value._repr_html_()}
     elif hasattr(value, "_repr_png_"):  # an image of Pillow, whose repr has its address in memory
         found = {"text/plain": "an image", "image/png": value._repr_png_()}
     return {

@@ -16,7 +16,7 @@ def test_dir_lists_the_public_names_and_importing_them_does_not_import_torch() -
     code = "import sys, saliscope; print(dir(saliscope)); assert not {'torch', 'PIL'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == str(["__version__", "example", "list_models", "load_model"])
+    assert done.stdout.strip() == str(["__version__", "example", "list_models", "load_model", "runs"])
     assert all(hasattr(saliscope, name) for name in dir(saliscope))
 
 

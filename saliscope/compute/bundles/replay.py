@@ -39,10 +39,11 @@ def run(
     model: str = "auto",
     own: Mapping[str, Any] | None = None,
     device: str = "auto",
-) -> int:
+) -> bool:
     """Recompute the maps of a bundle on a device and report the comparison with `write_line`, line by line.
 
-    Returns  the exit code: 0 if all hashes and maps match, 1 for a difference or an error
+    Returns  whether all hashes and maps match
+    Errors   Refused with the message of any error
     """
     try:
         stored = reading.read(path)
@@ -53,10 +54,9 @@ def run(
         for line, matches in _compare(stored, model, own):
             write_line(line)
             equal = equal and matches
-        return 0 if equal else 1
+        return equal
     except Exception as error:
-        write_line(engine.message_of(error, messages.FAILED))
-        return 1
+        raise Refused(engine.message_of(error, messages.FAILED)) from None
 
 
 def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:

@@ -114,13 +114,12 @@ def setting(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
 
 
-def printed(result: Comparison, alignment: Alignment, page: str, table: str) -> str:
-    """Return the summary for the terminal."""
+def sentences(result: Comparison, alignment: Alignment) -> list[str]:
+    """Return the summary."""
     pairing = result.pairing
     alone = f"{result.changes['only_a']:,} only in A, {result.changes['only_b']:,} only in B"
-    lines = [f"{plural(pairing.paired, 'image')} in both runs; {alone}."]
-    lines += [*accuracy_lines(result), *map_lines(result, alignment)]
-    return "\n".join([*lines, f"{page!r}: open it in a browser. {table!r}: one row per image."])
+    first = f"{plural(pairing.paired, 'image')} in both runs; {alone}."
+    return [first, *accuracy_lines(result), *map_lines(result, alignment)]
 
 
 def numbers(result: Comparison) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +14,7 @@ from saliscope.errors import Refused
 from saliscope.runs.export import coco, fiftyone, huggingface
 from saliscope.runs.export.heatmaps import heatmap
 from saliscope.runs.export.record import Record
+from saliscope.runs.results import ExportResult
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.shards import refuse_disk_errors
 
@@ -42,18 +42,9 @@ FORMATS: dict[str, Callable[[Path, FinishedRun], Writer]] = {
 }
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The numbers of written images, and of images that were left out because they are not available anymore."""
-
-    folder: Path
-    written: int
-    missing: int
-
-
 def export(
     run: FinishedRun, to: str, out: str | Path, progress: Callable[[int, int], object] | None = None
-) -> Exported:
+) -> ExportResult:
     """Export a finished run into a new folder.
 
     Errors   Refused for an unknown format, a folder with files, a network that is not available, a run without images
@@ -82,7 +73,7 @@ def export(
         if not written:
             raise Refused(f"None of the images of the run is in {run.source!r} anymore. Restore them there.")
         writer.close()
-    return Exported(folder, written, missing)
+    return ExportResult(folder, to, written, missing)
 
 
 def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:

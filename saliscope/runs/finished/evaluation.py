@@ -47,6 +47,8 @@ def evaluate(
     Errors   Refused if no image is available, the device is not, or the network has changed; BadOption for a metric
              that cannot be computed from stored maps
     """
+    if images < 1:
+        raise Refused(f"Invalid images={images}. Use at least 1.")
     names = list(dict.fromkeys(metrics))
     for name in names:
         metric = find_metric(name)

@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -17,6 +17,7 @@ from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings, weights_hash
+from saliscope.zoo.model import Preparation
 
 if TYPE_CHECKING:
     from saliscope.zoo import Model
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 class FinishedRun:
     """A finished run, with access to its images and its network."""
 
-    def __init__(self, data: RunData, decode: Decode) -> None:
-        self.data, self._decode = data, decode
+    def __init__(self, data: RunData, decode: Decode, model: Model | None = None) -> None:
+        """Args     model: the network of the run, if it cannot be loaded by the name that the run has."""
+        self.data, self._decode, self._given = data, decode, model
 
     @cached_property
     def settings(self) -> Settings:
@@ -104,10 +106,21 @@ class FinishedRun:
 
         Errors   Refused if its weights have changed; zoo.ModelUnavailable
         """
-        model = load(self.settings)
+        model = self._given or load(self.settings)
         if weights_hash(model) != self.data.manifest["weights_sha256"]:
             raise Refused(f"The weights of {model.name} are not those of this run. Run `saliscope explain` again.")
         return model
+
+    @cached_property
+    def preparation(self) -> Preparation | None:
+        """The preprocessing of the run, without loading the network; None if it was not stored."""
+        stored = self.data.manifest.get("preprocessing")
+        if stored is None:
+            return None if self._given is None else self._given.preparation
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
+        }
+        return Preparation(**values)
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""

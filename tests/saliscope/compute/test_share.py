@@ -156,7 +156,7 @@ def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Replay:
         path = given if isinstance(given, Path) else packed(tmp_path / "b.zip", given)
         with pytest.raises(SystemExit) as ended:
             main(["replay", str(path), *options])
-        return int(ended.value.code or 0), capsys.readouterr().out
+        return int(ended.value.code or 0), "".join(capsys.readouterr())  # errors are the last line
 
     return run
 
@@ -175,6 +175,9 @@ def test_a_bundle_is_recomputed(made: Made, replay: Replay) -> None:
         options = index["maps"][0]["question"]["options"]
         assert index["maps"][0]["seed"] == question.get("options", options).get("seed")
         assert {"saliscope", "torch", "python"} <= index["versions"].keys()
+    code, output = replay(entries, "--format", "json")
+    found = json.loads(output)
+    assert code == 0 and list(found) == ["equal", "lines"] and found["equal"] and "equal" in found["lines"][-1]
 
 
 def test_a_changed_bundle_is_reported(made: Made, replay: Replay) -> None:

@@ -207,7 +207,6 @@ def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, mo
 def test_signal_ends_the_run_after_its_batch():
     before = signal.getsignal(signal.SIGTERM)
     with StopOnTerminate() as stop:
-        stop.running = True
         stop(1, 9)
         os.kill(os.getpid(), signal.SIGTERM)
         stop(9, 9)

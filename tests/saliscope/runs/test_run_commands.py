@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
+import shutil
 import time
 
+import pytest
+import typer
 from pyarrow import parquet as pq
 from typer.testing import CliRunner
 
-from saliscope.cli import commands, completion
-from saliscope.cli.progress import Progress, duration
-from tests.saliscope.runs.test_dataset_cli import EXAMPLES, command, explained
+from saliscope.cli import commands, completion, serving
+from saliscope.cli.progress import LOG, Progress
+from saliscope.runs.results import duration
+from tests.saliscope.runs.test_dataset_cli import EXAMPLES, ROOT, command, explained
 
 __all__ = ["command", "explained"]  # fixtures
 
@@ -36,24 +42,100 @@ def test_a_dry_run_writes_nothing(command, tmp_path):
     assert re.search(r"9 images \(folder\), grad_cam of \w+, target predicted, batches of 2\.", output)
     assert re.search(r"Measured on \d images: [\d.]+ ms to read and [\d.]+ ms to explain each, [\d,]+ bytes", output)
     assert re.search(r"Estimate: \d+ s in one process, [\d.]+ images/s, [\d.]+ MB\.\nNothing was written\.", output)
-    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--log-format", "json")
-    event = json.loads(output)
-    assert event["event"] == "finished" and event["images"] == 9 and event["seconds"] > 0 and event["bytes"] > 0
+    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--format", "json")
+    plan = json.loads(output)
+    assert list(plan) == documented()["explain --dry-run"]
+    assert plan["images"] == 9 and plan["seconds"] > 0 and plan["bytes"] > 0
     assert command("explain", tmp_path / "no", "--out", tmp_path / "run", "--dry-run")[0] == 1
 
 
-def test_quiet_and_json(command, tmp_path):
-    explain = ("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--workers", 0)
-    code, output = command(*explain, "--log-format", "json")
-    events = [json.loads(line) for line in output.splitlines()]
-    assert code == 0 and [each["event"] for each in events] == ["progress", "finished"]
-    assert (events[0]["done"], events[0]["total"], events[0]["errors"], events[0]["shards"]) == (2, 2, 0, 1)
-    assert events[1]["images"] == 2 and events[1]["folder"] == str(tmp_path / "b")
-    assert command(*explain, "--quiet") == (0, "")
-    code, output = command("report", tmp_path / "no", "--log-format", "json")
-    assert code == 1 and json.loads(output)["event"] == "error"
-    code, output = command("report", tmp_path / "no", "--quiet")
-    assert code == 1 and "Folder not found" in output, "errors are printed"
+def call(*arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        commands.main([*map(str, arguments)])
+    LOG.quiet, LOG.format = False, "text"
+    return int(end.value.code or 0), out.getvalue(), errors.getvalue()
+
+
+def documented() -> dict[str, list[str]]:
+    """Return the keys of the JSON document of each command, in docs/data_sets.md."""
+    text = (ROOT / "docs" / "data_sets.md").read_text("utf-8").partition("## For scripts")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \|$", text, re.M)
+    return {name: re.findall(r"`(\w+)`", keys) for name, keys in rows}
+
+
+def test_every_command_prints_one_json_document_with_the_documented_keys(command, explained, tmp_path):
+    """Also if the user's network prints. Without a format, `--quiet` prints nothing."""
+    (tmp_path / "chatty.py").write_text(
+        "import torch, torchvision\n\ndef build():\n    print('hello')\n    torch.manual_seed(0)\n"
+        "    return torchvision.models.squeezenet1_1()\n"
+    )
+    run = shutil.copytree(explained, tmp_path / "run")
+    chatty = ("--model", f"{tmp_path}/chatty.py:build", "--size", 64, "--workers", 0, "--limit", 2)
+    lines = {
+        "explain": (EXAMPLES, "--out", tmp_path / "chatty", *chatty),
+        "report": (run, "--out", tmp_path / "r.html"),
+        "evaluate": (run, "--images", 2, "--steps", 2, "--metrics", "deletion"),
+        "compare": (run, explained, "--out", tmp_path / "c.html"),
+        "export": (run, "--to", "hf", "--out", tmp_path / "hf"),
+        "layers": ("efficientnet_lite0",),
+        "models": (),
+        "methods": (),
+    }
+    keys = documented()
+    assert set(keys) == {*lines, "explain --dry-run", "replay"}
+    for name, arguments in lines.items():
+        code, out, errors = call(name, *arguments, "--format", "json")
+        found = json.loads(out)
+        assert code == 0, (name, errors)
+        assert list(found[0] if isinstance(found, list) else found) == keys[name], name
+        assert all(line == "hello" or json.loads(line) for line in errors.splitlines()), name
+        shutil.rmtree(tmp_path / "hf", ignore_errors=True)
+        code, out, errors = call(name, *arguments, "--quiet")
+        assert (code, (out + errors).replace("hello\n", "")) == (0, ""), name
+
+
+def test_the_json_of_a_run_has_its_numbers(command, tmp_path):
+    explain = ("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--workers", 0, "--format=json")
+    code, out, errors = call(*explain)
+    found, progress = json.loads(out), json.loads(errors)
+    assert code == 0 and found["folder"] == str(tmp_path / "b") and found["settings"]["method"] == "grad_cam"
+    assert found["counts"]["images"] == found["new"] == 2 and found["accuracy"] is None
+    assert (progress["event"], progress["done"], progress["total"], progress["errors"]) == ("progress", 2, 2, 0)
+    code, out, errors = call(*explain, "-q")
+    assert code == 0 and errors == "" and json.loads(out)["new"] == 0, "the result is printed although it is quiet"
+
+
+def test_errors_are_one_json_object(command, tmp_path):
+    """Also wrong usage, whose option may be anywhere. As text, they are printed although the command is quiet."""
+    for code, words in (
+        (1, "report {}/no --format json --quiet"),
+        (1, "report {}/no --format=json"),
+        (1, "replay {}/no.zip --format json"),
+        (1, "layers no_such_model --format json"),
+        (2, "explain --format json"),
+        (2, "explain {} --out run --format json --batch-size many"),
+        (2, "models --format json --unknown"),
+        (2, "export {} --out x --to yolo --format json"),
+    ):
+        found, out, errors = call(*words.format(tmp_path).split())
+        error = json.loads(errors)
+        assert found == code and out == "" and error["exit"] == code and len(error["error"]) > 10, words
+    code, out, errors = call("report", tmp_path / "no", "--quiet")
+    assert code == 1 and out == "" and "Folder not found" in errors
+
+
+def test_a_quiet_page_does_not_print_its_address(command, monkeypatch):
+    monkeypatch.setattr(serving, "check_address", lambda *address: None)
+    monkeypatch.setattr(serving, "serve", lambda *arguments: print("Running on http://127.0.0.1:7860"))  # noqa: T201
+    assert "Running" in call("serve")[1] and call("serve", "--quiet") == (0, "", "")
+
+
+def test_the_options_for_scripts_are_the_same_everywhere(command):
+    for name, each in typer.main.get_command(commands.app).commands.items():
+        flags = {flag for parameter in each.params for flag in parameter.opts}
+        assert {"--quiet", "-q"} <= flags and ("--format" in flags) == (name != "serve"), name
 
 
 def test_progress_has_speed_errors_and_shard(capsys, monkeypatch):
@@ -86,3 +168,6 @@ def test_layers_are_listed_and_completed(command, monkeypatch):
     environment = {"_SALISCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "6"}
     output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
     assert len(output.split()) > 10
+    environment |= {"COMP_WORDS": "saliscope explain images --format ", "COMP_CWORD": "4"}
+    output = CliRunner().invoke(commands.app, [], env=environment, prog_name="saliscope").output
+    assert output.split() == ["text", "json"]

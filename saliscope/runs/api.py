@@ -1,0 +1,407 @@
+"""The public functions for runs: `explain` a source, `open` a finished run, and what a `Run` can do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from saliscope.errors import Refused
+from saliscope.images import uploads
+from saliscope.runs import compare as comparing
+from saliscope.runs import export as exporting
+from saliscope.runs import preview
+from saliscope.runs import report as reporting
+from saliscope.runs import run as running
+from saliscope.runs.compare import texts
+from saliscope.runs.finished import evaluation
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished.masks import find_masks
+from saliscope.runs.report import metadata as lists
+from saliscope.runs.results import (
+    ComparisonResult,
+    EvaluationResult,
+    ExportResult,
+    ReportResult,
+    count_images,
+    duration,
+)
+from saliscope.runs.rows import SCHEMA, map_of
+from saliscope.runs.run_data import RunData
+from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
+from saliscope.runs.shards import open_run, read_manifest
+from saliscope.zoo import Model, devices
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from explainers import MethodName
+
+Progress = Callable[[int, int], object]
+"""Called with the number of finished images and the total number. An exception in it stops the work."""
+ROWS = 64
+"""Rows that are read at once."""
+
+
+def explain(
+    source: str | Path,
+    out: str | Path,
+    *,
+    model: str | Model = "auto",
+    model_options: Mapping[str, Any] | None = None,
+    method: MethodName | str = "grad_cam",
+    layer: str | None = None,
+    target: str = PREDICTED,
+    where: str = "",
+    limit: int | None = None,
+    batch_size: int = 16,
+    workers: int | None = 0,
+    precision: str | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    engine: str = "local",
+    address: str | None = None,
+    gpus: float = 0,
+    min_workers: int | None = None,
+    progress: running.Report | None = None,
+    detail: running.Detail | None = None,
+    **options: Any,
+) -> Run:
+    """Explain every image of a source, and write one row per image to Parquet files, as `saliscope explain` does.
+
+    A run that was stopped resumes; a finished one is opened.
+
+    Args     source: an image, a folder, a list, a tar or a dataset, local or a URL that fsspec opens
+             out: the folder or URL of the run
+             model: a name as in `saliscope.load_model`, or a `Model` that it returned
+             model_options: arguments of `load_model`, such as {"weights": "mine.pt", "size": 96}
+             target: "predicted", "label", or the name or index of a class as text
+             where: "wrong" or "label=NAME" to include only these images
+             limit: the maximum number of images
+             workers: processes that decode, None for half of the processors. As for torch's DataLoader, a script that
+             uses them needs `if __name__ == "__main__":`. With Ray, the maximum number of workers that explain
+             device: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"
+             engine: "local", or "ray" with `address`, `gpus` per worker and `min_workers`
+             progress: called with the number of finished images and the total, None if it is not known yet; an
+             exception in it stops the run, and finished batches are kept
+             detail: called before `progress` with the errors of the batch, its shard from 1 and the number of shards
+             options: of the method, such as samples=50
+    Errors   Refused for wrong settings, for a folder with a run of other settings, and if the disk is full;
+             zoo.ModelUnavailable; those of `explainers`
+
+    Example
+        >>> run = runs.explain("images", "run", limit=2)
+        >>> run.counts["images"]
+        2
+    """
+    check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
+    given = _checked(model, model_options)
+    settings = Settings(
+        given.name if given else str(model),
+        {name: str(value) if isinstance(value, Path) else value for name, value in (model_options or {}).items()},
+        method,
+        layer,
+        target,
+        where,
+        options,
+        batch_size,
+        precision=precision,
+        seed=seed,
+    )
+    here = "cpu" if engine == "ray" else device  # with Ray, only the workers have the device
+    job = running.prepare(settings, str(source), out, limit=limit, device=here, model=given)
+    decode = uploads.open_image
+    if engine == "ray":
+        from saliscope.runs import ray_engine  # ray is an extra
+
+        actors = ray_engine.Workers(workers or None, gpus=gpus, device=device, least=min_workers or 1)
+        done = ray_engine.run(job, decode=decode, address=address, workers=actors, report=progress, detail=detail)
+    else:
+        done = running.run(job, decode=decode, workers=workers, device=device, report=progress, detail=detail)
+    run = Run(RunData(done.folder, read_manifest(done.folder)), decode, job.model)
+    run.new, run.seconds = done.new, done.seconds
+    return run
+
+
+def _checked(model: str | Model, options: Mapping[str, Any] | None) -> Model | None:
+    """Return the model if it is loaded, or None for a name.
+
+    Errors   Refused for other objects, for options of a loaded model, and for a network in training mode
+    """
+    if isinstance(model, str):
+        return None
+    if not isinstance(model, Model):
+        raise Refused(
+            f"A {type(model).__name__} has no class names and no preprocessing. Pass a saliscope.zoo.Model, or the "
+            'name of a function that returns the network: model="file.py:factory".'
+        )
+    if options:
+        raise Refused(f"{model.name} is already loaded, so model_options have no effect. Pass them to load_model.")
+    if any(module.training for module in model.network.modules()):
+        raise Refused(f"The network of {model.name} is in training mode. Call network.eval() first.")
+    return model
+
+
+def open(folder: str | Path, *, model: Model | None = None) -> Run:
+    """Open a finished run. Rows are read when they are needed.
+
+    Args     folder: that of `explain`, local or a URL that fsspec opens
+             model: the network of the run, if it cannot be loaded by the name that the run has
+    Errors   Refused for a folder without a run, and for an unfinished or damaged run
+
+    Example
+        >>> run = runs.open("run")
+        >>> len(run)
+        2
+    """
+    return Run(open_run(folder), uploads.open_image, model)
+
+
+class Run(FinishedRun):
+    """A finished run: its rows with maps, and what can be made of them.
+
+    `len` is the number of rows. A loop over a run yields each row as a dictionary, with its map as an array [h, w].
+    `explain` and `open` return a run.
+
+    Example
+        >>> for row in run:
+        ...     print(row["path"], row["map"].shape)
+        alp.jpg (7, 7)
+        cat.jpg (7, 7)
+    """
+
+    new: int | None = None
+    """The number of images that this call of `explain` has computed; None if the run was opened."""
+    seconds: float | None = None
+    """The time of this call of `explain`; None if the run was opened."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run, or its URL."""
+        return str(self.data.folder)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of images: looked_at, images (rows), unreadable, labeled and correct."""
+        return {name: int(count) for name, count in self.data.manifest["counts"].items()}
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of correct predictions among the labeled images, from 0 to 1; None without labels."""
+        counts = self.counts
+        return counts["correct"] / counts["labeled"] if counts["labeled"] else None
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.data)
+
+    def table(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return all rows as a pyarrow table. Maps are bytes: loop over the run to get arrays.
+
+        Args     columns: their names; without them, all columns of a large run may not fit in memory
+        Errors   Refused for a damaged file and an unknown column
+
+        Example
+            >>> run.table(["path", "probability"]).num_columns
+            2
+        """
+        if unknown := [name for name in columns or () if name not in SCHEMA.names]:
+            raise Refused(f"A run has no column {', '.join(map(repr, unknown))}. Use {', '.join(SCHEMA.names)}.")
+        return self.data.columns(columns or SCHEMA.names)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in order; `map` is float32 [h, w], or None for an image that could not be read."""
+        for _, part in self.data.batches(SCHEMA.names, ROWS):
+            for row in part.to_pylist():
+                yield row | {"map": None if row["map"] is None else map_of(row)}
+
+    def report(
+        self,
+        out: str | Path = "report.html",
+        *,
+        box: Sequence[float] | None = None,
+        mask: str | Path | None = None,
+        link: str | None = None,
+        metadata: str | Path | None = None,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> ReportResult:
+        """Write a report as one self-contained HTML file, as `saliscope report` does.
+
+        Args     box: (left, top, right, bottom) as fractions of the image, whose share of the relevance is reported
+                 mask: a mask image (white is inside), or a folder with one mask per image, for the same
+                 link: the URL of the page, to open images of the report in it
+                 metadata: a list with a column path and other columns, whose values are compared by accuracy
+        Errors   Refused for an invalid box, mask or list, a run without a readable image, and a full disk
+
+        Example
+            >>> run.report("report.html").missing
+            0
+        """
+        model = self._moved(device)
+        needed = mask is not None or metadata is not None
+        paths = self.data.columns(["path"])["path"] if needed else pa.chunked_array([], pa.string())
+        missing: set[str] = set()
+
+        def read(path: str) -> Image.Image | None:
+            image = self.image(path)
+            if image is None:
+                missing.add(path)
+            return image
+
+        def step(done: int, total: int) -> None:
+            if progress is not None:
+                progress(done, total)
+
+        page = reporting.write(
+            self.data,
+            out,
+            read=read,
+            model=model,
+            box=box,
+            mask=None if mask is None else find_masks(Path(mask), paths.to_pylist()),
+            link=link,
+            metadata=None if metadata is None else lists.read(str(metadata), paths),
+            source=self.source,
+            progress=step,
+        )
+        return ReportResult(page, len(missing))
+
+    def _moved(self, device: str) -> Model | None:
+        """Return the network on a device, or None if it is not available or has changed."""
+        place, model = devices.choose(device), self.try_model()
+        if model is not None:
+            if warning := devices.compare(model, place):
+                warnings.warn(warning, stacklevel=2)
+            model.network.to(place)
+        return model
+
+    def evaluate(
+        self,
+        *,
+        images: int = 100,
+        metrics: str | Sequence[str] = ("deletion", "insertion"),
+        steps: int = 20,
+        precision: str = "auto",
+        seed: int = 0,
+        device: str = "cpu",
+        progress: Progress | None = None,
+    ) -> EvaluationResult:
+        """Evaluate a random sample of the maps, compared with control maps, and save the result as evaluation.json.
+
+        Args     images: the size of the sample
+                 metrics: names of metrics that need no second map, see `explainers.METRICS`
+                 steps: points of a curve
+                 precision: "float32", "bf16" or "auto"
+        Errors   Refused if no image is available, or if the network has changed; BadOption for an unknown metric
+
+        Example
+            >>> result = run.evaluate(images=2, steps=2, metrics="deletion")
+            >>> result.images, list(result.metrics)
+            (2, ['deletion'])
+        """
+        names = [metrics] if isinstance(metrics, str) else list(metrics)
+        found = evaluation.evaluate(
+            self, images=images, metrics=names, steps=steps, precision=precision, seed=seed, device=device,
+            report=progress,
+        )  # fmt: skip
+        return EvaluationResult(f"{self.folder.rstrip('/')}/{evaluation.FILE}", **found)
+
+    def compare(
+        self,
+        other: FinishedRun,
+        out: str | Path = "compare.html",
+        *,
+        match: str = "path",
+        progress: Progress | None = None,
+    ) -> ComparisonResult:
+        """Compare this run (A) with another one (B), and write a page and next to it a Parquet file of the same name.
+
+        Args     match: what identifies an image in both runs, "path" or "sha256"
+        Errors   Refused if the runs have no image in common, or if one has only mistakes
+
+        Example
+            >>> run.compare(runs.open("run"), "compare.html").agree
+            2
+        """
+        done = comparing.write(self, other, out, key=match, progress=progress)
+        sentences = texts.sentences(done.result, done.alignment)
+        return ComparisonResult(done.page, done.table, sentences=sentences, **texts.numbers(done.result))
+
+    def export(self, to: str, out: str | Path, *, progress: Progress | None = None) -> ExportResult:
+        """Copy the images that are still available with their rows and heatmaps into a new folder.
+
+        Args     to: "hf" for Hugging Face datasets, "coco" or "fiftyone"
+        Errors   Refused for an unknown format, and for a folder with files
+
+        Example
+            >>> run.export("hf", "dataset").written
+            2
+        """
+        return exporting.export(self, to, out, progress)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the main values by name, as `saliscope explain --format json` prints them."""
+        record = self.data.manifest["settings"]
+        names = "model method layer target where options batch_size precision seed".split()
+        return {
+            "folder": self.folder,
+            "source": self.data.manifest.get("source", ""),
+            "counts": self.counts,
+            "accuracy": self.accuracy,
+            "new": self.new,
+            "seconds": self.seconds,
+            "settings": {name: record.get(name) for name in names},
+        }
+
+    def __repr__(self) -> str:
+        return f"Run({self.folder!r}, {count_images(len(self))})"
+
+    def __str__(self) -> str:
+        """Return a summary of the run and of the call that computed it."""
+        counts, settings = self.counts, self.settings
+        start = f"{count_images(counts['images'])} in {self.folder!r}"
+        if settings.where == WRONG:
+            wrong = count_images(counts["images"] - counts["unreadable"])
+            known = f"{counts['labeled']:,} with a known label"
+            start = f"{wrong} with a wrong prediction, of {known}, in {self.folder!r}"
+        lines = [start + self._work()]
+        if self.accuracy is not None:
+            lines.append(f"Accuracy: {self.accuracy:.1%} of {counts['labeled']:,} labeled images.")
+        unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
+        if settings.target == LABEL and unlabeled:
+            lines.append(
+                f"{count_images(unlabeled)} without a label that is a class of the model: the predicted class is "
+                "explained."
+            )
+        if counts["unreadable"]:
+            lines.append(f"{count_images(counts['unreadable'])} could not be read; see the column error.")
+        return "\n".join(lines)
+
+    def _work(self) -> str:
+        """Return what the call of `explain` has done, as the end of a sentence."""
+        if self.new is None or self.seconds is None:
+            return "."
+        if not self.new:
+            return ": the run was already finished."
+        speed = f", {self.new / self.seconds:.3g} per second" if self.seconds > 0 else ""
+        what = "checked" if self.settings.where == WRONG else "new"
+        return f": {self.new:,} {what} in {duration(self.seconds)}{speed}."
+
+    def _repr_html_(self) -> str:
+        return str(self._repr_mimebundle_()["text/html"])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """Return what notebooks show: HTML, and an image for hosts that show no HTML."""
+        values: dict[str, object] = {"images": f"{len(self):,}", "folder": self.folder}
+        counts, settings = self.counts, self.to_dict()["settings"]
+        if counts["unreadable"]:
+            values["unreadable"] = f"{counts['unreadable']:,}"
+        if self.accuracy is not None:
+            values["accuracy"] = f"{self.accuracy:.1%} of {counts['labeled']:,} labeled images"
+        names = ("model", "method", "layer", "target", "where", "options")
+        values |= {name: settings[name] for name in names if settings[name] not in (None, "", {})}
+        return preview.display(self, values.items(), repr(self))._repr_mimebundle_()
