@@ -265,14 +265,15 @@ class Direction(LayerTarget):
 
     def __post_init__(self) -> None:
         check_type("vector", self.vector, Tensor, "a tensor with one value for each channel [K]")
-        vector = to_float64(self.vector.detach())
-        length = float(vector.norm())
-        if vector.ndim != 1 or not 0 < length < float("inf"):
-            raise BadTarget(
-                f"vector has shape {tuple(vector.shape)} and length {length:.3g}. Give one finite value for each "
-                "channel [K], not all 0."
-            )
-        object.__setattr__(self, "vector", vector / length)
+        with torch.inference_mode(False):  # an inference tensor could not be used in a graph
+            vector = to_float64(self.vector.detach().clone())
+            length = float(vector.norm())
+            if vector.ndim != 1 or not 0 < length < float("inf"):
+                raise BadTarget(
+                    f"vector has shape {tuple(vector.shape)} and length {length:.3g}. Give one finite value for each "
+                    "channel [K], not all 0."
+                )
+            object.__setattr__(self, "vector", vector / length)
 
     def __repr__(self) -> str:
         return f"Direction(layer={shorten(self.layer)}, {len(self.vector)} channels, at={self.at!r})"

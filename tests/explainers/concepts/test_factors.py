@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import BadOption, NoSpatialOutput, find_concepts, grad_cam, intervene, list_layers, saliency
+from explainers import BadOption, BadTarget, NoSpatialOutput, find_concepts, grad_cam, intervene, list_layers, saliency
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
 from tests.support.nets import plain, random_images, residual
 from tests.support.token_nets import vit
@@ -174,3 +174,18 @@ def test_one_image_is_enough_and_bad_input_is_refused():
         found.encode(torch.zeros(1, 99, 2, 2))
     with pytest.raises(BadOption, match="Concept"):
         saliency(net, images, 2, through="layer1")
+
+
+def test_segmentation_networks_and_inference_mode():
+    """A network without class scores has the effects on its target, and a caller in inference mode gets the same."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).double()
+    images = random_images(3)
+    found = find_concepts(net, images, "1", 3)
+    effects, through = found.effects(images), saliency(net, images, through=found[0])
+    assert effects.shape == (3, 3) and bool(effects.any())
+    with pytest.raises(BadTarget):
+        found.class_effects(images)
+    with torch.inference_mode():
+        again = find_concepts(net, images, "1", 3)
+        assert torch.allclose(again.effects(images), effects)
+        assert torch.allclose(saliency(net, images, through=again[0]), through)
