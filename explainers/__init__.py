@@ -43,8 +43,12 @@ from explainers.call.loop import Partial, largest_batch
 from explainers.call.score_kind import detect_score
 from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
+from explainers.concepts.factors import Concept, Concepts, ScaleConcepts, find_concepts
+from explainers.concepts.image_parameters import Transform
+from explainers.concepts.tcav import Tcav, tcav
+from explainers.concepts.visualization import FeatureVisualization, feature_visualization
 from explainers.default_targets import classes_by_area, detections_by_score, is_background, pixel_classes
-from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
+from explainers.derived_targets import Contrast, Direction, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
 from explainers.display.display import Display
 from explainers.display.figure import show_channels
@@ -136,15 +140,19 @@ __all__ = [
     "BoxScores",
     "Choice",
     "Clamp",
+    "Concept",
+    "Concepts",
     "Contrast",
     "Description",
     "DetrDetections",
+    "Direction",
     "Display",
     "Evaluation",
     "ExplainerError",
     "Explanation",
     "Factors",
     "Facts",
+    "FeatureVisualization",
     "Finding",
     "FullGradients",
     "GradientLog",
@@ -174,6 +182,7 @@ __all__ = [
     "Regression",
     "Removal",
     "Scale",
+    "ScaleConcepts",
     "Similarity",
     "SkipConnection",
     "SmallestRegion",
@@ -181,7 +190,9 @@ __all__ = [
     "Sum",
     "Swap",
     "Target",
+    "Tcav",
     "Through",
+    "Transform",
     "Unit",
     "UnsupportedModel",
     "UnsupportedOperation",
@@ -215,6 +226,8 @@ __all__ = [
     "evaluate",
     "explain",
     "feature_factors",
+    "feature_visualization",
+    "find_concepts",
     "find_metric",
     "freeze",
     "full_gradients",
@@ -256,6 +269,7 @@ __all__ = [
     "smallest_region",
     "smooth",
     "sweep",
+    "tcav",
     "text_embedding",
     "trace_attention",
     "trace_value",

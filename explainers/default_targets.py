@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.derived_targets import LogProbability, Probability, Unit
+from explainers.derived_targets import LayerTarget, LogProbability, Probability
 from explainers.errors import BadOption, BadTarget, check_type
 from explainers.findings import note_finding
 from explainers.output_targets import BoxScores, MaskScores, are_detections
@@ -56,7 +56,7 @@ def resolve_target(target: Target | None, output: Any, count: int, model: nn.Mod
 
     Errors   BadTarget for a class out of range, or an output in which nothing can be chosen
     """
-    if isinstance(target, Unit):
+    if isinstance(target, LayerTarget):
         return target.fixed(output, count)
     if isinstance(target, (Logit, Probability, LogProbability)):
         select(scores_of(output), target.classes)

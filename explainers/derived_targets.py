@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from explainers.errors import BadTarget, shorten
+from explainers.dtypes import to_float64
+from explainers.errors import BadTarget, check_type, shorten
 from explainers.options import LayerName, whole_number, whole_numbers
 from explainers.probabilities import check_score, default_score, log_probability_of, no_probabilities, probabilities_of
 from explainers.targets import (
@@ -120,7 +121,7 @@ class Sum(Target):
             raise BadTarget(f"Sum{targets!r} is not valid. Give one or more targets: Sum(Logit(3), Logit(4)).")
         given = tuple(as_target(each) for each in targets)
         for each in given:
-            if isinstance(each, (Unit, Through)):
+            if isinstance(each, (LayerTarget, Through)):
                 raise BadTarget(
                     f"Sum adds targets of the model's output, but {type(each).__name__} is a target of a layer. Use it "
                     "without Sum."
@@ -149,13 +150,69 @@ class Sum(Target):
             each.check(count)
 
 
-@dataclass(frozen=True)
-class Unit(Target):
-    """The activation of one channel of a layer. The forward pass ends at that layer.
+class LayerTarget(Target):
+    """Base class of the dataclasses that read a map of a layer, where the forward pass ends.
 
     `at` is a cell (row, column), or (frame, row, column) of a video, "max" for the strongest cell of each clean image,
-    or None for the channel's mean.
+    or None for the mean of the map. `cells` are the cells of "max", once they are known.
     """
+
+    layer: LayerName
+    at: tuple[int, ...] | str | None
+    cells: tuple[tuple[int, ...], ...]
+
+    def values(self, maps: Tensor) -> Tensor:
+        """Return the map [N, h, w] that the target reads in the layer's maps [N, K, h, w]."""
+        raise NotImplementedError
+
+    def check(self, count: int) -> None:
+        is_named = self.at is None or (isinstance(self.at, str) and self.at == "max")
+        if not is_named and self._cell() is None:
+            raise BadTarget(f"at={shorten(self.at)} is not valid. Give None, a cell (row, column), or 'max'.")
+
+    def _cell(self) -> tuple[int, ...] | None:
+        cell = None if isinstance(self.at, str) else whole_numbers(self.at)
+        return cell if cell is not None and len(cell) in (2, 3) else None
+
+    def fixed(self, maps: Tensor, count: int) -> LayerTarget:
+        """Return the target with "max" resolved to the strongest cell of each image, also used for its variants."""
+        channel, at = self.values(_with_cells(maps)), self.at
+        sides = tuple(channel.shape[1:])
+        if at is None:
+            return self
+        if isinstance(at, str):
+            peaks = torch.unravel_index(channel.flatten(1).argmax(1), sides)
+            return self._with_peaks(tuple(zip(*(indices.tolist() for indices in peaks), strict=True)))
+        cell = self._cell() or ()
+        if len(cell) != len(sides) or not all(0 <= index < side for index, side in zip(cell, sides, strict=True)):
+            *frames, rows, columns = (f"0 to {side - 1}" for side in sides)
+            first = f"frames {frames[0]}, rows {rows}" if frames else f"rows {rows}"
+            raise BadTarget(f"Cell {at} does not exist: layer {shorten(self.layer)} has {first} and columns {columns}.")
+        return self._with_peaks((cell,) * count)
+
+    def __call__(self, output: Any) -> Tensor:
+        """Return the activations [N], in the layer's units; `output` is the output of the layer, [N, K, h, w]."""
+        channel = self.values(_with_cells(output))
+        if not self.cells:
+            return channel.mean(tuple(range(1, channel.ndim)))
+        return channel[(range(len(channel)), *zip(*self.cells, strict=True))]
+
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        return self._with_peaks(tuple(self.cells[i] for i in image_indices)) if self.cells else self
+
+    def _with_peaks(self, cells: tuple[tuple[int, ...], ...]) -> LayerTarget:
+        copied: LayerTarget = replace(cast(Any, self), cells=cells)  # a dataclass
+        return copied
+
+
+def _with_cells(maps: Tensor) -> Tensor:
+    """Return the maps of a layer; values [N, K] of a layer without a grid get one cell."""
+    return maps[:, :, None, None] if maps.ndim == 2 else maps
+
+
+@dataclass(frozen=True)
+class Unit(LayerTarget):
+    """The activation of one channel of a layer. The forward pass ends at that layer; `at` is as in `unit`."""
 
     layer: LayerName
     channel: int
@@ -168,42 +225,9 @@ class Unit(Target):
     def check(self, count: int) -> None:
         if whole_number(self.channel) is None:
             raise BadTarget(f"channel={shorten(self.channel)} is not valid. Give the index of one channel, from 0.")
-        is_named = self.at is None or (isinstance(self.at, str) and self.at == "max")
-        if not is_named and self._cell() is None:
-            raise BadTarget(f"at={shorten(self.at)} is not valid. Give None, a cell (row, column), or 'max'.")
+        super().check(count)
 
-    def _cell(self) -> tuple[int, ...] | None:
-        cell = None if isinstance(self.at, str) else whole_numbers(self.at)
-        return cell if cell is not None and len(cell) in (2, 3) else None
-
-    def fixed(self, maps: Tensor, count: int) -> Unit:
-        """Return the target with "max" resolved to the strongest cell of each image, also used for its variants."""
-        channel, at = self._channel(maps), self.at
-        sides = tuple(channel.shape[1:])
-        if at is None:
-            return self
-        if isinstance(at, str):
-            peaks = torch.unravel_index(channel.flatten(1).argmax(1), sides)
-            return replace(self, cells=tuple(zip(*(indices.tolist() for indices in peaks), strict=True)))
-        cell = self._cell() or ()
-        if len(cell) != len(sides) or not all(0 <= index < side for index, side in zip(cell, sides, strict=True)):
-            *frames, rows, columns = (f"0 to {side - 1}" for side in sides)
-            first = f"frames {frames[0]}, rows {rows}" if frames else f"rows {rows}"
-            raise BadTarget(f"Cell {at} does not exist: layer {shorten(self.layer)} has {first} and columns {columns}.")
-        return replace(self, cells=(cell,) * count)
-
-    def __call__(self, output: Any) -> Tensor:
-        """Return the activations [N], in the layer's units; `output` is the output of the layer, [N, K, h, w]."""
-        channel = self._channel(output)
-        if not self.cells:
-            return channel.mean(tuple(range(1, channel.ndim)))
-        return channel[(range(len(channel)), *zip(*self.cells, strict=True))]
-
-    def rows(self, image_indices: Sequence[int]) -> Target:
-        return replace(self, cells=tuple(self.cells[i] for i in image_indices)) if self.cells else self
-
-    def _channel(self, maps: Tensor) -> Tensor:
-        maps = maps[:, :, None, None] if maps.ndim == 2 else maps
+    def values(self, maps: Tensor) -> Tensor:
         channel = whole_number(self.channel)
         if channel is None or not 0 <= channel < maps.shape[1]:
             raise BadTarget(_no_channel(self.channel, self.layer, maps.shape[1]))
@@ -222,29 +246,84 @@ def unit(layer: LayerName, channel: int, at: tuple[int, ...] | str | None = None
     return Unit(layer, channel, at)
 
 
+@dataclass(frozen=True, eq=False)
+class Direction(LayerTarget):
+    """The activation along a direction of a layer: the projection of each cell's channels on `vector` [K].
+
+    `vector` is normalized to length 1. `at` is as in `unit`. A direction is also a value of `through=`, for the part of
+    a gradient that flows along it.
+
+    Example
+        >>> saliency(model, images, Direction("layer3", torch.ones(256))).shape
+        torch.Size([1, 3, 224, 224])
+    """
+
+    layer: LayerName
+    vector: Tensor
+    at: tuple[int, ...] | str | None = None
+    cells: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        check_type("vector", self.vector, Tensor, "a tensor with one value for each channel [K]")
+        with torch.inference_mode(False):  # an inference tensor could not be used in a graph
+            vector = to_float64(self.vector.detach().clone())
+            length = float(vector.norm())
+            if vector.ndim != 1 or not 0 < length < float("inf"):
+                raise BadTarget(
+                    f"vector has shape {tuple(vector.shape)} and length {length:.3g}. Give one finite value for each "
+                    "channel [K], not all 0."
+                )
+            object.__setattr__(self, "vector", vector / length)
+
+    def __repr__(self) -> str:
+        return f"Direction(layer={shorten(self.layer)}, {len(self.vector)} channels, at={self.at!r})"
+
+    def values(self, maps: Tensor) -> Tensor:
+        return self.activations(maps.movedim(1, -1))
+
+    def activations(self, cells: Tensor) -> Tensor:
+        """Return the activation of each cell, from its channels [..., K].
+
+        Errors   BadTarget for another number of channels
+        """
+        if cells.shape[-1] != len(self.vector):
+            raise BadTarget(
+                f"The direction has {len(self.vector)} values, but layer {shorten(self.layer)} has {cells.shape[-1]} "
+                "channels. Give the layer from which the direction was computed."
+            )
+        return cells @ self.vector.to(cells)
+
+    def only(self, gradient: Tensor, cells: Tensor) -> Tensor:
+        """Return the part of a gradient [..., K] at cells [..., K] that flows through the activation.
+
+            (g · v) ∂a/∂x
+
+        The activation a changes the cell along v, to which the gradient g assigns the effect g · v.
+        """
+        with torch.enable_grad():
+            leaf = cells.detach().requires_grad_()
+            activation = self.activations(leaf)
+        along = gradient @ self.vector.to(gradient)
+        return torch.autograd.grad(activation, leaf, along, materialize_grads=True)[0]
+
+
 @dataclass(frozen=True)
 class Through(Target):
-    """`target` with gradients that flow only through the chosen channels of `layer`.
+    """`target` with gradients that flow only through the chosen channels of `layer`, or through a direction of it.
 
     If every path passes through the layer, the maps of all channels sum to the map of the target itself.
     """
 
     target: TargetLike
     layer: LayerName
-    channels: tuple[int, ...]
+    channels: tuple[int, ...] | Direction
 
-    def __init__(self, target: TargetLike, layer: LayerName, channels: int | Sequence[int]) -> None:
-        one = whole_number(channels)
-        chosen = whole_numbers(channels) if one is None else (one,)
-        if not chosen:
-            raise BadTarget(
-                f"channels={shorten(channels)} is not valid. Give one channel of {shorten(layer)}, or several: [17]."
-            )
+    def __init__(self, target: TargetLike, layer: LayerName, channels: int | Sequence[int] | Direction) -> None:
         if isinstance(target, Through):
             raise BadTarget("The target is already a Through. Give through=(layer, channels) for only one layer.")
         object.__setattr__(self, "target", target)
         object.__setattr__(self, "layer", layer)
-        object.__setattr__(self, "channels", chosen)
+        object.__setattr__(self, "channels", _chosen(layer, channels))
 
     def __repr__(self) -> str:
         return f"Through(target={shorten(self.target)}, layer={shorten(self.layer)}, channels={self.channels})"
@@ -253,11 +332,13 @@ class Through(Target):
         if self.target is not None:
             as_target(self.target, count)
 
-    def only(self, gradient: Tensor, axis: int) -> Tensor:
-        """Return the gradient at the layer, set to zero in all other channels.
+    def only(self, gradient: Tensor, output: Tensor, axis: int) -> Tensor:
+        """Return the part of the gradient at the layer's output that flows through the channels, which are at `axis`.
 
-        Errors   BadTarget for a channel that does not exist
+        Errors   BadTarget for a channel that does not exist, or a direction with another number of channels
         """
+        if isinstance(self.channels, Direction):
+            return self.channels.only(gradient.movedim(axis, -1), output.movedim(axis, -1)).movedim(-1, axis)
         count = gradient.shape[axis]
         for channel in self.channels:
             if not 0 <= channel < count:
@@ -266,6 +347,22 @@ class Through(Target):
         chosen = list(dict.fromkeys(self.channels))
         kept[chosen] = gradient.movedim(axis, 0)[chosen]
         return kept.movedim(0, axis)
+
+
+def _chosen(layer: LayerName, channels: Any) -> tuple[int, ...] | Direction:
+    """Return the channels of a `Through` as a tuple, or its direction.
+
+    Errors   BadTarget
+    """
+    if isinstance(channels, Direction):
+        return channels
+    one = whole_number(channels)
+    chosen = whole_numbers(channels) if one is None else (one,)
+    if not chosen:
+        raise BadTarget(
+            f"channels={shorten(channels)} is not valid. Give one channel of {shorten(layer)}, or several: [17]."
+        )
+    return chosen
 
 
 def _no_channel(channel: Any, layer: LayerName, count: int) -> str:

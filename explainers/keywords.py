@@ -27,7 +27,7 @@ class Call(TypedDict, total=False):
     forward: Forward | None
     """How to run a model that is not called by `model(images)`: a function from images [B, C, H, W] to its output."""
     through: ThroughLike | None
-    """Keep only the gradients that pass through these channels of a layer: (layer, channels)."""
+    """Keep only gradients that pass through these channels of a layer, (layer, channels), or through a direction."""
 
 
 class Limits(Call, total=False):

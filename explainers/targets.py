@@ -20,8 +20,6 @@ from explainers.outputs import no_scores, scores_in
 
 TargetFunction = Callable[[Any], Tensor]
 TargetLike = int | Sequence[int] | Tensor | TargetFunction | None
-ThroughLike = tuple[LayerName, int | Sequence[int]]
-"""A layer and one or more of its channels: `through=("layer3", [17])`."""
 
 
 class Target:
@@ -49,6 +47,10 @@ class Target:
 
         Errors   BadTarget
         """
+
+
+ThroughLike = tuple[LayerName, int | Sequence[int]] | Target
+"""A layer and one or more of its channels, `through=("layer3", [17])`, or a `Direction` or `Concept` of a layer."""
 
 
 @dataclass(frozen=True)

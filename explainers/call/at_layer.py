@@ -22,6 +22,7 @@ from explainers.hooks.records import ran_repeatedly
 from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
 from explainers.options import LayerName
+from explainers.targets import scores_of
 
 T = TypeVar("T")
 
@@ -63,16 +64,25 @@ class SuffixBatch:
 
     def values(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         """Return the scores [count] of edited copies; `edit` maps the output [count, ...] to the edited output."""
+        scoring = self.run.scoring
+        return self._read(lambda output: scoring.score(output, [self.image_index] * count), edit, count)
 
+    def class_scores(self, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+        """Return the scores of all classes [count, K] of edited copies, as `values` does for the target."""
+        return self._read(scores_of, edit, count)
+
+    def _read(self, read: Callable[[Any], Tensor], edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         def repeated() -> Tensor:
             expected, self.repeat = self.repeat, True
             if count > self.repeats and not expected:
                 raise RetrySmaller(self.repeats)
-            return self._scores(count, edit, count)
+            return self._scores(count, read, edit, count)
 
-        return repeated() if self.repeat else retry_with_repeated_batch(lambda: self._scores(1, edit, count), repeated)
+        if self.repeat:
+            return repeated()
+        return retry_with_repeated_batch(lambda: self._scores(1, read, edit, count), repeated)
 
-    def _scores(self, rows: int, edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
+    def _scores(self, rows: int, read: Callable[[Any], Tensor], edit: Callable[[Tensor], Tensor], count: int) -> Tensor:
         calls = 0
 
         def branch(output: Any) -> Tensor:
@@ -91,7 +101,7 @@ class SuffixBatch:
         edited = replaced_outputs(running, [(find_hook_point(running, self.layout.name), branch)])
         with torch.no_grad(), self.run.scoring.autocast(), edited:
             output = self.run.forward(batch, network)
-            return self.run.scoring.plain(self.run.scoring.score(output, [self.image_index] * count))
+            return self.run.scoring.plain(read(output))
 
 
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:

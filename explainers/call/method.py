@@ -20,7 +20,7 @@ from explainers.call.loop import Partial, Progress
 from explainers.call.profile import forget_profiles
 from explainers.call.run import open_run
 from explainers.call.view import EvalView
-from explainers.derived_targets import Through
+from explainers.derived_targets import Direction, Through
 from explainers.dtypes import no_gradient
 from explainers.errors import BadImages, BadOption, BadTarget, ExplainerError, UnsupportedModel, WrongType, shorten
 from explainers.findings import note_raw, pause_recording
@@ -173,9 +173,12 @@ def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool, *, 
 
 
 def _restrict_target(target: TargetLike, through: Any) -> Through:
+    if isinstance(through, Direction):
+        return Through(target, through.layer, through)
     if not isinstance(through, (tuple, list)) or len(through) != 2:
         raise BadOption(
-            f"through={shorten(through)} is not valid. Give (layer, channels), for example ('layer3', [17])."
+            f"through={shorten(through)} is not valid. Give (layer, channels), for example ('layer3', [17]), or a "
+            "Direction or Concept of a layer."
         )
     return Through(target, through[0], through[1])
 

@@ -33,7 +33,7 @@ from explainers.call.score_kind import score_of_network
 from explainers.call.scores import ForwardPasses, Scoring, maps_of
 from explainers.call.through import ThroughLayer
 from explainers.call.view import EvalView
-from explainers.derived_targets import Through, Unit
+from explainers.derived_targets import LayerTarget, Through
 from explainers.findings import note_finding, note_gradient, note_layer, recording_image
 from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
@@ -155,7 +155,7 @@ def open_run(
             requested = None if requested.target is None else as_target(requested.target)
         if requested is not None and not isinstance(requested, Logit) and requested.reads_probability:
             requested = requested.with_score(score_of_network(view, images))
-        if isinstance(requested, Unit):
+        if isinstance(requested, LayerTarget):
             unit = layer_layout(view, images, requested.layer, spatial=False)
         forward = ForwardPasses(view, images, unit, through)
         scoring = Scoring(forward, requested, loop, many, precision if loop is None else loop.precision)

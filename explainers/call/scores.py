@@ -101,7 +101,7 @@ class LayerLeaf:
 class ForwardPasses:
     """Runs the network of `view` on variants of `images`.
 
-    `unit` is the layer of a `Unit` target, where a pass stops; `through` the layer of a `Through` target.
+    `unit` is the layer of a `LayerTarget`, where a pass stops; `through` the layer of a `Through` target.
     """
 
     view: EvalView

@@ -55,7 +55,8 @@ class ThroughLayer:
                 "score, so no gradient flows through it. Choose a layer that runs after the explained one."
             )
         output_gradients = torch.autograd.grad(total, passed, retain_graph=True, materialize_grads=True)
-        chosen = [self.target.only(gradient, self.layout.channel_axis) for gradient in output_gradients]
+        axis = self.layout.channel_axis
+        chosen = [self.target.only(g, a, axis) for g, a in zip(output_gradients, passed, strict=True)]
         if note_bypass and is_recording():
             self._note_bypass(total, passed, output_gradients, leaves)
         return list(torch.autograd.grad(passed, leaves, chosen, materialize_grads=True))

@@ -16,7 +16,7 @@ from explainers.blocks.weights import WeightGroup, weight_groups
 from explainers.call.current import check_images, eval_view
 from explainers.call.loop import Loop, Partial, Progress
 from explainers.call.run import open_run
-from explainers.derived_targets import Unit
+from explainers.derived_targets import LayerTarget
 from explainers.display.charts import charts_html, charts_images, line_chart
 from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.errors import BadImages, BadOption, BadTarget, UnsupportedModel, shorten
@@ -234,9 +234,9 @@ def randomization_test(
             f"randomization_test compares maps of images [N, C, H, W]; images has shape {tuple(images.shape)}. For "
             "videos and volumes, compare the maps with those of a copy of the network with random weights."
         )
-    if isinstance(target, Unit):
+    if isinstance(target, LayerTarget):
         raise BadTarget(
-            f"The target is a unit of {shorten(target.layer)}, which does not depend on the weights after that layer. "
+            f"The target reads layer {shorten(target.layer)}, and does not depend on the weights after that layer. "
             "Give a class, or a function of the network's output."
         )
     view = eval_view(model)

@@ -27,7 +27,7 @@ from saliscope.cli import commands
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^(?:<!-- needs: (.*?) -->\n)?```python\n(?:# (\w+\.py)\n)?(.*?)^```$", re.M | re.S)
-SMALLER = ("metrics.md-2", "experiments.md")
+SMALLER = ("metrics.md-2", "experiments.md", "concepts.md")
 """Blocks for which the built-in network runs at half of its resolution: no number of theirs is in the text."""
 
 

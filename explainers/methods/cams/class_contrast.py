@@ -14,7 +14,7 @@ from torch import Tensor
 
 from explainers.call.scores import at_least_float32
 from explainers.default_targets import resolve_target
-from explainers.derived_targets import LogProbability, Probability, Through, Unit
+from explainers.derived_targets import LayerTarget, LogProbability, Probability, Through
 from explainers.errors import BadTarget, shorten
 from explainers.findings import note_scores
 from explainers.probabilities import default_score, log_probability_of
@@ -79,7 +79,8 @@ def _own_column(target: Target, score: Tensor, scores: Tensor) -> Tensor:
 
 def among_scores(target: TargetLike) -> bool:
     """Check whether the target is a logit, comparable with the scores of other classes."""
-    return not isinstance(target.target if isinstance(target, Through) else target, (Probability, LogProbability, Unit))
+    own = target.target if isinstance(target, Through) else target
+    return not isinstance(own, (Probability, LogProbability, LayerTarget))
 
 
 def derive_target(target: TargetLike, combine: Combine, *, needed: bool = True) -> TargetLike:

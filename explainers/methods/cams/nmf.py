@@ -52,14 +52,14 @@ def _fit(rows: Tensor, maps: Tensor, directions: Tensor, sweeps: int) -> tuple[T
     """Fit rows (positions, k) ≈ maps (positions, f) @ directions (f, k), column by column, all >= 0."""
     for _ in range(sweeps):
         before = maps.clone()
-        _update_columns(maps, rows @ directions.T, directions @ directions.T)
-        _update_columns(directions.T, rows.T @ maps, maps.T @ maps)
+        update_columns(maps, rows @ directions.T, directions @ directions.T)
+        update_columns(directions.T, rows.T @ maps, maps.T @ maps)
         if float((maps - before).norm()) <= _TOLERANCE * float(before.norm()):
             break
     return maps, directions
 
 
-def _update_columns(columns: Tensor, products: Tensor, gram: Tensor) -> None:
+def update_columns(columns: Tensor, products: Tensor, gram: Tensor) -> None:
     """Update each column in place by non-negative least squares with the others fixed."""
     parts = zip(columns.unbind(1), products.unbind(1), gram.unbind(1), gram.diagonal().tolist(), strict=True)
     for column, product, overlaps, square in parts:

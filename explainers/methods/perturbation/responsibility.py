@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from explainers.call.run import open_run
-from explainers.derived_targets import LogProbability, Probability, Unit
+from explainers.derived_targets import LayerTarget, LogProbability, Probability
 from explainers.findings import note_finding
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
@@ -176,7 +176,7 @@ def _predicted(target: Target | None, clean: Any, empty: Any, none: Tensor) -> T
     A function of the output is a target of a class if it returns its score for the image and for the baseline.
     """
     scores = scores_in(clean)
-    if isinstance(target, Unit) or not isinstance(scores, Tensor) or scores.ndim != 2 or scores.is_complex():
+    if isinstance(target, LayerTarget) or not isinstance(scores, Tensor) or scores.ndim != 2 or scores.is_complex():
         return none
     if isinstance(target, (Logit, Probability, LogProbability)):
         classes = torch.as_tensor(target.classes, device=none.device).expand(len(none))

@@ -69,10 +69,10 @@ def sobol(
         run.scoring.score_inputs()
         parts = parts_of(_cells(cells, run.images), run.images)
         scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
-        designs = _designs(samples, parts[0].count, seed)
+        designs = sobol_designs(samples, parts[0].count, seed)
 
         def heat(n: int, scores: Tensor) -> Tensor:
-            return _paint_cells(scorer, n, scores, _jansen(scores, parts[n].count))
+            return _paint_cells(scorer, n, scores, total_indices(scores, parts[n].count))
 
         maps, reached = scorer.evaluate([designs] * len(images), heat)
         _note_no_effect(run, reached)
@@ -84,7 +84,7 @@ def _cells(cells: int, images: Tensor) -> tuple[int, ...]:
     return (*(min(cells, count) for count in images.shape[2:-2]), cells, cells)
 
 
-def _designs(samples: int, count: int, seed: int) -> Tensor:
+def sobol_designs(samples: int, count: int, seed: int) -> Tensor:
     """Return, for each of `samples` points A, A itself and A with one coordinate at a time from B, [s (d + 1), d]."""
     points = torch.quasirandom.SobolEngine(2 * count, scramble=True, seed=seed).draw(samples)
     a, b = points[:, None, :count], points[:, None, count:]
@@ -92,7 +92,7 @@ def _designs(samples: int, count: int, seed: int) -> Tensor:
     return torch.cat([a, changed], 1).flatten(0, 1)
 
 
-def _jansen(scores: Tensor, count: int) -> Tensor:
+def total_indices(scores: Tensor, count: int) -> Tensor:
     """Estimate total-order indices by Jansen's formula: mean (f(A) - f(A with B's coordinate i))² / (2 Var f), [d]."""
     padded = torch.full((-(-len(scores) // (count + 1)) * (count + 1),), torch.nan, dtype=scores.dtype)
     padded[: len(scores)] = scores

@@ -166,6 +166,7 @@ GIVEN |= {"maps": torch.rand(2, 16, 16), "map": torch.rand(4, 4), "features": to
 GIVEN |= {"mask": torch.ones(4, 4), "layers": ["2"], "size": (4, 4), "channel": 1, "class_": 1, "against": 2}
 GIVEN |= {"classes": 1, "labels": (1,), "boxes": torch.tensor([[0.0, 0, 2, 2]]), "embedding": torch.ones(4)}
 GIVEN |= {"activation": "softmax", "target": 1, "factor": 2.0, "std": 0.1, "channels": [1], "value": 0.0}
+GIVEN |= {"mean": 0.5, "concept_images": IMAGES + 1, "random_images": torch.cat([IMAGES] * 5)}
 FUNCTIONS = {
     name: found
     for name in explainers.__all__
@@ -176,7 +177,7 @@ FUNCTIONS = {
 RESULTS = set(
     "Description Display Evaluation Explanation Factors FullGradients GradientLog Intervention Layer LayerDescription "
     "Method Metric ModelComparison Option Partial PathStep Randomization Recommendation Region SmallestRegion Smoothed "
-    "ValueTrace WeightedSum Choice Range".split()
+    "ValueTrace WeightedSum Choice Range Concept Concepts FeatureVisualization ScaleConcepts Tcav".split()
 )
 """Classes that the library creates, not its callers."""
 NOT_TRIED = {"trace_attention", "check_explainer", "text_embedding", "keep_freed_memory", "recommend", "show_channels"}
@@ -190,7 +191,8 @@ CHEAP = {"samples": 2, "steps": 2, "budget": 0.05, "batch_size": 4, "channels": 
 def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
     """Each argument in turn gets strange values; what is refused is refused with a message of the library."""
     parameters = inspect.signature(FUNCTIONS[name]).parameters
-    usual = {k: v for k, v in CHEAP.items() if name in METHODS and k in parameters}
+    is_slow = name in METHODS or name == "feature_visualization"
+    usual = {k: v for k, v in CHEAP.items() if is_slow and k in parameters}
     usual |= {k: GIVEN[k] for k, each in parameters.items() if k in GIVEN and each.default is each.empty}
     wrong = []
     for argument, parameter in parameters.items():

@@ -1,0 +1,120 @@
+"""Non-negative factors of the cells of many images: parts that add up, as in CRAFT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explainers.concepts.dictionaries import Dictionary, Fit
+from explainers.dtypes import to_cpu_float64
+from explainers.methods.cams.nmf import update_columns
+
+_STARTS, _SHORT = 4, 15
+"""Number of random initial values, and the sweeps after which only the best of them is continued."""
+_SWEEPS, _TOLERANCE = 200, 1e-4
+_SEARCH = 300
+"""Maximum number of sweeps that look for the active concepts of a cell."""
+_NUMBERS = 2**22
+"""Maximum number of values of the equations that are solved at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class NonNegativeFactors(Dictionary):
+    """Non-negative directions with non-negative activations: u = argmin |x - b - u d|², u >= 0."""
+
+    def encode(self, cells: Tensor) -> Tensor:
+        rows = to_cpu_float64(cells - self.offset.to(cells)).flatten(0, -2)
+        k, directions = len(self.directions), to_cpu_float64(self.directions)
+        gram = directions @ directions.T
+        products = rows @ directions.T
+        # Once the active concepts are known, the activations solve linear equations, which also have the gradient.
+        parts = [_solve(part, gram) for part in products.split(max(1, _NUMBERS // k**2))]
+        return torch.cat(parts).reshape(*cells.shape[:-1], k).to(cells)
+
+
+def _solve(products: Tensor, gram: Tensor) -> Tensor:
+    """Return the non-negative least-squares solutions [P, k] for products [P, k] of the rows with the directions."""
+    codes = _search(products.detach(), gram)
+    active = (codes > 0).to(products)
+    both = active[:, :, None] * active[:, None]
+    unused = torch.diag_embed(1 - active + 1e-10 * float(gram.diagonal().mean()))
+    exact = torch.linalg.solve(gram * both + unused, (products * active)[..., None])[..., 0]
+    # Nearly equal directions have no accurate solution.
+    is_exact = (exact - codes).abs().amax(1, keepdim=True) <= 0.01 * codes.amax(1, keepdim=True)
+    return torch.where(is_exact, exact.clamp(min=0), codes)
+
+
+def _search(products: Tensor, gram: Tensor) -> Tensor:
+    """Return non-negative activations by coordinate descent, accurate enough to know which are above 0."""
+    codes = torch.zeros_like(products)
+    for _ in range(_SEARCH):
+        before = codes.clone()
+        update_columns(codes, products, gram)
+        if float((codes - before).abs().max()) <= 1e-10 * float(codes.abs().max()):
+            break
+    return codes
+
+
+class NmfFit(Fit):
+    """Non-negative factorization of cells [P, K] by coordinate descent; a step is a sweep over all factors.
+
+    A channel with negative values is shifted by its minimum first. The first step compares several random initial
+    values. The result is not unique: `seed` determines these values.
+
+    Source   Cichocki & Phan 2009, algorithm 2
+    """
+
+    steps = _SWEEPS
+
+    def __init__(self, cells: Tensor, k: int, seed: int, state: dict[str, Any] | None = None) -> None:
+        wide = to_cpu_float64(cells)
+        self.offset = wide.amin(0).clamp(max=0)
+        self.rows, self.k, self.seed = wide - self.offset, k, seed
+        self.codes, self.factors, self.change = wide.new_zeros(len(wide), k), wide.new_zeros(k, wide.shape[1]), 1.0
+        for name, value in (state or {}).items():
+            setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("done", "codes", "factors", "change")}
+
+    def step(self) -> None:
+        if self.done == 0:
+            self._start()
+        before = self.codes.clone()
+        self._sweep(self.codes, self.factors)
+        self.change = float((self.codes - before).norm()) / max(float(before.norm()), 1e-300)
+        self.done += 1
+
+    def is_converged(self) -> bool:
+        return self.change <= _TOLERANCE
+
+    def _start(self) -> None:
+        generator, best = torch.Generator().manual_seed(self.seed), float("inf")
+        size = (self.rows.mean() / self.k).sqrt()
+        for _ in range(_STARTS if self.k > 1 else 1):
+            codes, factors = (
+                size * torch.rand(like.shape, generator=generator, dtype=torch.float64)
+                for like in (self.codes, self.factors)
+            )
+            for _ in range(_SHORT):
+                self._sweep(codes, factors)
+            rest = float((self.rows - codes @ factors).norm())
+            if rest < best:
+                best, self.codes, self.factors = rest, codes, factors
+
+    def _sweep(self, codes: Tensor, factors: Tensor) -> None:
+        update_columns(codes, self.rows @ factors.T, factors @ factors.T)
+        update_columns(factors.T, self.rows.T @ codes, codes.T @ codes)
+
+    @property
+    def directions(self) -> Tensor:
+        lengths = self.factors.norm(dim=1, keepdim=True)
+        return (self.factors / lengths).where(lengths > 0, 0)
+
+    def result(self) -> NonNegativeFactors:
+        kept = self.factors.norm(dim=1) > 0  # a factor without a value would have no direction
+        return NonNegativeFactors(self.offset, self.directions[kept]).sorted(self.rows + self.offset)

@@ -1,0 +1,191 @@
+"""Concepts of a layer: planted parts are found, and the numbers agree with their definitions in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from explainers import BadOption, BadTarget, NoSpatialOutput, find_concepts, grad_cam, intervene, list_layers, saliency
+from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
+from tests.support.nets import plain, random_images, residual
+from tests.support.token_nets import vit
+from tests.support.traces import nothing_left
+
+FITS = {"pca": {}, "nmf": {}, "sae": {"active": 2, "epochs": 3}}
+METHODS = pytest.mark.parametrize("method", FITS)
+
+
+def found_in(net: nn.Module, images: Tensor, method: str, k: int = 4, layer: str = "layer1"):
+    return find_concepts(net, images, layer, k, method, **FITS[method])
+
+
+@pytest.mark.parametrize(("method", "k", "options"), [("nmf", 10, {}), ("sae", 16, {"active": 1, "epochs": 40})])
+def test_planted_parts_are_found(method, k, options):
+    images, where = planted_images(300, 2)
+    found = find_concepts(planted_network(), images, "features", k, method, **options)
+    correlations = matches(found.maps(images), where).sort().values
+    assert bool((correlations[1:] > 0.9).all()), f"{PARTS - 1} of {PARTS} parts"
+    assert found.error < 0.05
+
+
+def test_principal_components_of_a_decomposition():
+    """Oracle: the singular value decomposition of the centered cells."""
+    net, images = residual(), random_images(5)
+    found = found_in(net, images, "pca")
+    cells = found.features(images).movedim(1, -1).flatten(0, -2)
+    centered = cells - cells.mean(0)
+    _, values, vectors = torch.linalg.svd(centered, full_matrices=False)
+    assert torch.allclose((found.dictionary.directions @ vectors[:4].T).abs(), torch.eye(4).double(), atol=1e-8)
+    assert found.error == pytest.approx(float((values[4:] ** 2).sum() / (values**2).sum()))
+    codes = found.maps(images)
+    assert torch.allclose(codes.movedim(1, -1).flatten(0, -2).abs(), (centered @ vectors[:4].T).abs(), atol=1e-9)
+    assert found.unexplained(images) == pytest.approx(found.error)
+
+
+def test_nonnegative_activations_are_the_least_squares_solution():
+    """Oracle: the conditions of Karush, Kuhn and Tucker, which only the solution fulfills."""
+    net, images = residual(), random_images(5)
+    found = found_in(net, images, "nmf")
+    cells = found.features(images).movedim(1, -1).flatten(0, -2)
+    codes = found.maps(images).movedim(1, -1).flatten(0, -2)
+    slope = (found.dictionary.decode(codes) - cells) @ found.dictionary.directions.T
+    assert float(codes.min()) >= 0 and bool((found.dictionary.directions >= 0).all())
+    assert float(slope.min()) > -1e-6 and float((slope * codes).abs().max()) < 1e-6
+
+
+def test_sparse_activations():
+    """Oracle: the formula of a top-k autoencoder."""
+    net, images = residual(), random_images(5)
+    found = found_in(net, images, "sae", 8)
+    own = found.dictionary
+    cells = found.features(images).movedim(1, -1)
+    values = ((cells - own.offset) @ own.encoder + own.bias).relu()
+    least = values.sort(-1, descending=True).values[..., 1:2]
+    assert torch.allclose(found.maps(images).movedim(1, -1), values.where(values >= least, 0))
+    assert torch.allclose(own.directions.norm(dim=1), torch.ones(8).double())
+
+
+@METHODS
+def test_effects_are_those_of_an_intervention(method):
+    """Oracle: `intervene` with the concept removed, one image at a time."""
+    net, images = residual(), random_images(3)
+    found = found_in(net, images, method)
+    with nothing_left(net, images):
+        effects, of_classes = found.effects(images, 2), found.class_effects(images)
+    for index in range(len(found)):
+        removed = intervene(net, images, found.layer, 2, value=found.scaling({index: 0}))
+        assert torch.allclose(effects[:, index], removed.target_before - removed.target_after, atol=1e-10)
+        assert torch.allclose(of_classes[index], -removed.change.mean(0), atol=1e-10)
+
+
+@METHODS
+def test_predicted_effects_are_exact_if_the_rest_is_linear(method):
+    net, images = plain(), random_images(4)
+    found = found_in(net, images, method, layer="relu2")
+    assert torch.allclose(found.predicted_effects(images, 1), found.effects(images, 1), atol=1e-10)
+    assert float(found.effects(images, 1).abs().max()) > 1e-3
+
+
+def test_importance_is_the_sobol_index_of_a_function_with_a_known_one():
+    """A score of a sum of concepts: the index of each is its part of the variance, a_i² / Σ a²."""
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Identity()
+
+        def forward(self, images: Tensor) -> Tensor:
+            x = self.body(images).mean((2, 3))
+            return torch.stack([x @ x.new_tensor([3.0, 2.0, 1.0]), x.sum(1)], 1)
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.eye(3).repeat(4, 3)[:, :, None, None].double()[:, :3] * 0.01
+    images = images + torch.rand(12, 3, 4, 4, generator=generator, dtype=torch.float64)
+    found = find_concepts(Sums(), images, "body", 3, "pca")
+    index = found.importance(images, 0, samples=512)
+    effects = found.effects(images, 0)
+    assert torch.allclose(index, effects**2 / (effects**2).sum(1, keepdim=True), atol=0.05)
+
+
+@METHODS
+def test_a_concept_is_a_target(method):
+    """Oracle: the gradient of the activation in the map by finite differences."""
+    net, images = residual(), random_images(2)
+    found = found_in(net, images, method)
+    gradient = saliency(net, images, found.concept(1, at=(0, 1)))
+    step = 1e-6 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    change = (found.maps(images + step) - found.maps(images - step))[:, 1, 0, 1] / 2
+    assert torch.allclose((gradient * step).flatten(1).sum(1), change, rtol=1e-3, atol=1e-12)
+
+
+def test_maps_through_all_components_add_up():
+    net, images = residual(), random_images(2)
+    whole = saliency(net, images, 2)
+    channels = found_in(net, images, "pca", 1).features(images).shape[1]
+    every = found_in(net, images, "pca", channels, "layer2" if channels > 6 else "layer1")
+    with nothing_left(net, images):
+        parts = [saliency(net, images, 2, through=concept) for concept in every]
+    assert torch.allclose(sum(parts), whole)
+    assert not torch.allclose(parts[0], whole)
+    assert grad_cam(net, images, 2, layer="conv1", through=every[0]).shape[0] == 2
+
+
+@METHODS
+def test_a_fit_that_continues_is_one_fit(method):
+    net, images = residual(), random_images(4)
+    options = FITS[method]
+    whole = find_concepts(net, images, "layer1", 4, method, **options)
+    stopped = find_concepts(net, images, "layer1", 4, method, **options, progress=lambda part: part.fraction < 0.5)
+    assert method == "pca" or (not stopped.finished and stopped.steps < whole.steps)
+    continued = find_concepts(net, images, "layer1", 4, method, **options, resume=stopped)
+    assert torch.equal(continued.dictionary.directions, whole.dictionary.directions)
+    assert continued.finished and continued.steps == whole.steps
+    with pytest.raises(BadOption, match="seed"):
+        find_concepts(net, images, "layer1", 4, method, **options, seed=1, resume=stopped)
+
+
+def test_concepts_of_tokens():
+    """A concept is removed from the class token too."""
+    net = vit()
+    images = random_images(2, height=64, width=64).to(next(net.parameters()))
+    layer = [each.name for each in list_layers(net, images, spatial=True) if each.layout == "tokens"][1]
+    found = find_concepts(net, images, layer, 3)
+    assert found.maps(images).shape[:2] == (2, 3)
+    removed = intervene(net, images, layer, 1, value=found.scaling([0, 1, 1]))
+    assert torch.allclose(found.effects(images, 1)[:, 0], removed.target_before - removed.target_after, atol=1e-6)
+
+
+def test_one_image_is_enough_and_bad_input_is_refused():
+    net, images = residual(), random_images(3)
+    assert len(found_in(net, images[:1], "nmf")) == 4
+    with pytest.raises(NoSpatialOutput):
+        find_concepts(net, images, list(dict(net.named_children()))[-1])
+    for options in ({"k": 0}, {"method": "ica"}, {"k": 10_000}, {"k": 7, "method": "pca"}, {"seed": -1}):
+        with pytest.raises(BadOption):
+            find_concepts(net, images, "layer1", **options)
+    with pytest.raises(BadOption, match="equal"):
+        find_concepts(nn.Sequential(nn.Conv2d(3, 2, 1).requires_grad_(False).double(), nn.Flatten()),
+                      torch.zeros(2, 3, 4, 4).double(), "0", 1)  # fmt: skip
+    found = found_in(net, images, "pca")
+    with pytest.raises(BadOption, match="index"):
+        found.scaling({9: 0})
+    with pytest.raises(BadOption, match="channels"):
+        found.encode(torch.zeros(1, 99, 2, 2))
+    with pytest.raises(BadOption, match="Concept"):
+        saliency(net, images, 2, through="layer1")
+
+
+def test_segmentation_networks_and_inference_mode():
+    """A network without class scores has the effects on its target, and a caller in inference mode gets the same."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1)).double()
+    images = random_images(3)
+    found = find_concepts(net, images, "1", 3)
+    effects, through = found.effects(images), saliency(net, images, through=found[0])
+    assert effects.shape == (3, 3) and bool(effects.any())
+    with pytest.raises(BadTarget):
+        found.class_effects(images)
+    with torch.inference_mode():
+        again = find_concepts(net, images, "1", 3)
+        assert torch.allclose(again.effects(images), effects)
+        assert torch.allclose(saliency(net, images, through=again[0]), through)
