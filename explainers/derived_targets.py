@@ -212,10 +212,13 @@ def _with_cells(maps: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Unit(LayerTarget):
-    """The activation of one channel of a layer. The forward pass ends at that layer; `at` is as in `unit`."""
+    """The activation of one channel of a layer, or of one for each image. The forward pass ends at that layer.
+
+    `channel` and `at` are as in `unit`.
+    """
 
     layer: LayerName
-    channel: int
+    channel: int | tuple[int, ...]
     at: tuple[int, ...] | str | None = None
     cells: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
@@ -223,19 +226,32 @@ class Unit(LayerTarget):
         return f"Unit(layer={shorten(self.layer)}, channel={self.channel}, at={self.at!r})"
 
     def check(self, count: int) -> None:
-        if whole_number(self.channel) is None:
-            raise BadTarget(f"channel={shorten(self.channel)} is not valid. Give the index of one channel, from 0.")
+        channels = [self.channel] if not isinstance(self.channel, tuple) else self.channel
+        if any(whole_number(each) is None for each in channels):
+            raise BadTarget(f"channel={shorten(self.channel)} is not valid. Give the index of a channel, from 0.")
+        if isinstance(self.channel, tuple) and len(channels) != count:
+            raise BadTarget(f"There are {len(channels)} channels and {count} images. Give one channel for each image.")
         super().check(count)
 
+    def rows(self, image_indices: Sequence[int]) -> Target:
+        found = super().rows(image_indices)
+        if isinstance(self.channel, tuple):
+            found = replace(cast(Unit, found), channel=tuple(self.channel[i] for i in image_indices))
+        return found
+
     def values(self, maps: Tensor) -> Tensor:
-        channel = whole_number(self.channel)
-        if channel is None or not 0 <= channel < maps.shape[1]:
-            raise BadTarget(_no_channel(self.channel, self.layer, maps.shape[1]))
-        return maps[:, channel]
+        given = self.channel if isinstance(self.channel, tuple) else (self.channel,)
+        channels = [whole_number(each) for each in given]
+        for channel, number in zip(given, channels, strict=True):
+            if number is None or not 0 <= number < maps.shape[1]:
+                raise BadTarget(_no_channel(channel, self.layer, maps.shape[1]))
+        return maps[range(len(maps)), channels] if isinstance(self.channel, tuple) else maps[:, channels[0]]
 
 
-def unit(layer: LayerName, channel: int, at: tuple[int, ...] | str | None = None) -> Unit:
+def unit(layer: LayerName, channel: int | Sequence[int], at: tuple[int, ...] | str | None = None) -> Unit:
     """Create a target for one channel of a layer: at a cell (row, column), at its strongest cell ("max"), or its mean.
+
+    `channel` is an index from 0, or a sequence with the channel of each image.
 
     Returns  a `Unit`, for every gradient and perturbation method
 
@@ -243,7 +259,7 @@ def unit(layer: LayerName, channel: int, at: tuple[int, ...] | str | None = None
         >>> saliency(model, images, unit("layer3", channel=17, at="max")).shape
         torch.Size([1, 3, 224, 224])
     """
-    return Unit(layer, channel, at)
+    return Unit(layer, tuple(channel) if isinstance(channel, Sequence) else channel, at)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,20 @@ def test_gradient_of_a_unit_is_autograds(at):
     torch.testing.assert_close(head, saliency(net, X, 3), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("method", [saliency, occlusion])
+def test_one_unit_for_each_image_is_as_separate_calls(method):
+    net, channels = plain(), [5, 2]
+    x = X[: len(channels)]
+    separate = [method(net, x[k : k + 1], unit("conv2", channel)) for k, channel in enumerate(channels)]
+    found = method(net, x, unit("conv2", channels))
+    torch.testing.assert_close(found, torch.cat(separate), rtol=1e-12, atol=1e-14)
+    assert not torch.equal(found[1:], method(net, x[1:], unit("conv2", channels[0])))
+    with pytest.raises(BadTarget, match="one channel for each image"):
+        method(net, x, unit("conv2", [1, 2, 3]))
+    with pytest.raises(BadTarget, match="channel"):
+        method(net, x, unit("conv2", [1, 99]))
+
+
 def test_occlusion_of_a_unit_by_hand():
     """Oracle: the mean activation with and without one window; "max" is the clean image's strongest cell."""
     net, x, hidden = plain(), X[:1], X[:1].clone()
