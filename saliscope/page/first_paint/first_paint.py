@@ -33,11 +33,13 @@ FOREIGN = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
 MAX_PAGES = 4
 """Compressed pages in memory; they differ by the address of the server."""
 _TEMPLATE = Path(__file__).with_suffix(".html")
+# Later, these rules would move the whole page.
+_MARGINS = "<style>:root:root :is(.gradio-container > .main.app, #hl-root .html-container) { padding: 0; }</style>"
 
 
 def head(script: str, model: str | None) -> str:
     """Return the elements for the start of the page, with the stored answer if the server has one for its model."""
-    elements = f'<link rel="modulepreload" href="hl/{script}">'
+    elements = f'{_MARGINS}<link rel="modulepreload" href="hl/{script}">'
     stored = landing.load_stored(model) if model else None
     if stored is None or not landing.LAYER.is_file():
         return elements
