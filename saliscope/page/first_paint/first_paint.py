@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saliscope.compute import messages
+from saliscope.compute.bundles import links
 from saliscope.images import examples
 from saliscope.page import proxy
 from saliscope.page.first_paint.bundle import FAST, SMALLEST, lower_priority
@@ -43,7 +44,8 @@ def head(script: str, model: str | None) -> str:
     stored = landing.load_stored(model) if model else None
     if stored is None or not landing.LAYER.is_file():
         return elements
-    defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
+    defaults = {name: choice[1] for name, choice in stored["choices"].items()}
+    defaults |= {"example": stored["example"], "v": str(links.VERSION)}
     prediction, *rest = map(html.escape, stored["headline"])
     line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
     content = {
