@@ -69,7 +69,7 @@ lowest: $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)/lowest
 	$(VENV)/lowest/bin/pip install -q uv
 	$(VENV)/lowest/bin/uv pip install -q --python $(VENV)/lowest/bin/python --resolution lowest-direct -e '.[app,data,test,monitoring,mcp]'
-	timeout 1800 $(VENV)/lowest/bin/python -m pytest -n auto --dist loadfile $(LOWEST) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= timeout 1800 $(VENV)/lowest/bin/python -m pytest -n auto --dist loadfile $(LOWEST) $(ARGS)
 
 # The tools of `lock` and `audit` are in an environment without the app.
 $(VENV)/audit/bin/python: | $(VENV)/bin/python

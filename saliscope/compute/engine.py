@@ -312,7 +312,7 @@ def _compute_answer(
     elif method.long:
         first = None
         if detected is None:  # one forward pass, because the map may take a minute
-            first = probabilities_of(settings, network_calls.scores(settings.loaded.name, images))
+            first = predict(settings, images)
         begun = Refining(settings, crop, None, 0.0, 0.0, run.left, detected, first)
         predicted = begun.name
         yield begun
@@ -322,8 +322,7 @@ def _compute_answer(
     probabilities = None
     if detected is None:
         scores = explanation.scores
-        scores = network_calls.scores(settings.loaded.name, images) if scores is None else scores[0].float()
-        probabilities = probabilities_of(settings, scores)
+        probabilities = predict(settings, images) if scores is None else probabilities_of(settings, scores[0].float())
     number = plane_number(explanation.raw[0], plane) if method.planes else 0
     shown_map = first_plane(drawn_map(explanation, number if method.planes else None))
     done = explanation.done / explanation.total  # of the samples; a chunk may have ended after the last report
@@ -342,6 +341,11 @@ def _own_options(settings: Settings) -> bool:
     """Return whether an option differs from its default, so that the time of the run says little about others."""
     known = settings.method.options
     return any(value != known[name].default for name, value in settings.method_options.items() if name != "precision")
+
+
+def predict(settings: Settings, images: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of an input by one forward pass, see `probabilities_of`."""
+    return probabilities_of(settings, network_calls.scores(settings.loaded.name, images))
 
 
 def probabilities_of(settings: Settings, scores: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ def _explain() -> Element:
         "hl-view",
         box("hl-stage", overlay.OVERLAY, maps.PLANES, share.BUNDLE, class_="hl-column"),
         box("hl-network", rail.RAIL),
-        box("hl-side", maps.BARS, overlay.FINDINGS, trust.TRUST, methods.GUIDE, class_="hl-column"),
+        box("hl-side", maps.BARS, methods.GUIDE, overlay.FINDINGS, trust.TRUST, class_="hl-column"),
     )
 
 

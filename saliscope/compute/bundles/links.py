@@ -23,6 +23,8 @@ from saliscope.names import IN_SHORT_LISTS, nearest
 if TYPE_CHECKING:
     from saliscope.compute.answers import Settings
 
+VERSION = 1
+"""The version of addresses, in the parameter `v`; an address without it has version 1."""
 PARAMETERS = {name: {"target": "class"}.get(name, name) for name in NAMES}
 """The query parameter of each setting."""
 BANDS = "bands"
@@ -40,8 +42,12 @@ def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, example
     """Return the request of a link, its example (None for other images), and notes on damaged or unknown values.
 
     `stored` is the uploaded image as the browser stores it, {"file": the upload}; without it the request has no image.
-    Invalid or overlong values are ignored, with a note. Names are checked where they are used.
+    Invalid or overlong values are ignored, with a note, and so is all of a link of a later version. Names are checked
+    where they are used.
     """
+    if _is_later(query.get("v", "")):
+        example = next(iter(examples.all_examples().values()))
+        return Request(str(example.path)), example, [messages.LATER_LINK]
     names = {field: _short(query, parameter) for field, parameter in PARAMETERS.items()}
     damaged = _damaged(query)
     notes = [messages.damaged(damaged)] if damaged else []
@@ -103,6 +109,10 @@ def state(settings: Settings) -> dict[str, str]:
     if settings.bands:
         parameters[BANDS] = ",".join(map(str, settings.bands.three))
     return parameters
+
+
+def _is_later(version: str) -> bool:
+    return version.isdecimal() and len(version) <= LONGEST and int(version) > VERSION
 
 
 def _short(query: Mapping[str, str], parameter: str) -> str:

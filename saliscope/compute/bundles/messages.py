@@ -28,6 +28,11 @@ NOT_HERE = (
 )
 
 
+LATER_LINK = (
+    "The link was created by a later version of Saliscope, so the defaults are used. Update Saliscope to open the link."
+)
+
+
 def damaged(names: list[str]) -> str:
     """Return the note on parameters of a link that are ignored."""
     return f"The link is damaged: {', '.join(names)} cannot be read, so the defaults are used. Copy the link again."

@@ -26,10 +26,11 @@ GOALS = ("keep", "half", "change")
 class Erased:
     """The answer before and after an edit, or the partial map of a long method.
 
-    `after` is None without an edit. `mask` [H, W] is the region, True where the image is filled.
+    `before` has no map if only the predictions are known. `after` is None without an edit.
+    `mask` [H, W] is the region, True where the image is filled.
     """
 
-    before: Answer
+    before: Answer | Refining
     after: Answer | Refining | None
     mask: Tensor | None
     edit: str
@@ -94,6 +95,9 @@ def answers(request: Request, search: str, run: Run) -> Iterator[Waiting | Erase
 
     Errors   as `explain`
     """
+    edit = parse(request.edit)
+    if not (search or edit.is_empty or edit.needs_map):
+        yield from _predictions(request, run)
     before = yield from _before(request, run)
     request, note = replace(request, target=before.name, use_cache=True), ""
     if search:
@@ -110,6 +114,32 @@ def answers(request: Request, search: str, run: Run) -> Iterator[Waiting | Erase
             yield step
         elif isinstance(step, (Answer, Refining)):
             yield Erased(before, step, masks[-1], request.edit, note)
+
+
+def _predictions(request: Request, run: Run) -> Iterator[Waiting | Erased]:
+    """Yield the predictions before and after an edit, if the map before it is still to be computed and takes long.
+
+    Errors   Refused for an edit that cannot be applied
+    """
+    original = replace(request, edit="", second=None)
+    settings = yield from engine.resolve_settings(original, run)
+    editing.refuse_unsupported(settings.loaded)
+    if not settings.method.long or settings.refusal or request.image is None:
+        return
+    settings = replace(settings, key=results_cache.key(settings, original))
+    settings, image, images = engine.load_input(settings, original)
+    if results_cache.find(settings) is not None:
+        return
+    edit, crop = parse(request.edit), settings.loaded.model.crop(image)
+    mask = editing.mask_of(edit, images, None)
+    edited = editing.applied(edit, mask, request, settings, crop, images)
+    with turns.enqueue(run, long=False) as turn:
+        yield from engine.wait_turn(turn)
+        before, after = (
+            Refining(shown, picture, None, 0.0, 0.0, run.left, probabilities=engine.predict(shown, values))
+            for shown, picture, values in ((settings, crop, images), edited)
+        )
+    yield Erased(before, after, mask, request.edit)
 
 
 def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[Waiting, None, tuple[str, str]]:
@@ -150,7 +180,7 @@ def _smallest_region(
     )
 
 
-def changes(before: Answer, after: Answer | Refining) -> list[tuple[int, float, float]]:
+def changes(before: Answer | Refining, after: Answer | Refining) -> list[tuple[int, float, float]]:
     """Return the class, and its probabilities before and after the edit, for the top classes of both and the target.
 
     The top classes after the edit come first, then those before it that have lost their place.

@@ -177,7 +177,7 @@ def result(before: Answer, after: Answer) -> str:
     return f"{text} The prediction changes from {names[first]} to {names[last]}."
 
 
-def headline(before: Answer, after: Answer | Refining) -> list[str]:
+def headline(before: Answer | Refining, after: Answer | Refining) -> list[str]:
     """Return the two sentences about the edited image: its prediction, and what is left of the explained class."""
     names, explained = before.settings.class_names, _explained(before)
     last, score = after.top[0]
@@ -193,26 +193,26 @@ def _capitalize(name: str) -> str:
     return f"{name[:1].upper()}{name[1:]}"
 
 
-def _explained(before: Answer) -> int:
+def _explained(before: Answer | Refining) -> int:
     """Return the class that the edit is judged by: the explained one, or the prediction if a channel is explained."""
     index = before.top[0][0] if before.settings.unit else before.target
     assert index is not None, "a classifier"
     return index
 
 
-def _values(before: Answer, after: Answer | Refining) -> tuple[float, float]:
+def _values(before: Answer | Refining, after: Answer | Refining) -> tuple[float, float]:
     """Return the score of the explained class before and after the edit."""
     assert before.probabilities is not None and after.probabilities is not None, "a classifier"
     index = _explained(before)
     return float(before.probabilities[index]), float(after.probabilities[index])
 
 
-def _scores(before: Answer, after: Answer | Refining) -> tuple[str, str]:
+def _scores(before: Answer | Refining, after: Answer | Refining) -> tuple[str, str]:
     old, new = (value(each, before.settings.loaded.has_probabilities) for each in _values(before, after))
     return old, new
 
 
-def _kept(before: Answer, after: Answer | Refining) -> str:
+def _kept(before: Answer | Refining, after: Answer | Refining) -> str:
     """Return the fraction of the probability that is left, or an empty string if it has not fallen."""
     old, new = _values(before, after)
     if not before.settings.loaded.has_probabilities or not 0 <= new < old:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from saliscope.compute.arithmetic import messages
 from saliscope.compute.arithmetic.answers import ValueOf
-from saliscope.page.wire import base64_text
+from saliscope.page.components import view
 
 
 def value(step: ValueOf) -> dict[str, Any]:
@@ -28,19 +26,14 @@ def value(step: ValueOf) -> dict[str, Any]:
             "shape": list(found.inputs.shape),
             "first": found.first_channel,
             "strongest": strongest,
-            "inputs": _floats(found.inputs),
-            "weights": _floats(found.weights),
-            "inside": _floats(found.inside.float()),
+            "inputs": view.numbers(found.inputs),
+            "weights": view.numbers(found.weights),
+            "inside": view.numbers(found.inside.float()),
         }
     if found.kernels is not None:
         packed["kernels"] = {
             "shape": list(found.kernels.shape),
             "chosen": found.kernel,
-            "values": _floats(found.kernels),
+            "values": view.numbers(found.kernels),
         }
     return packed
-
-
-def _floats(values: torch.Tensor) -> dict[str, str]:
-    data = values.detach().float().cpu().contiguous().numpy().tobytes()
-    return {"b64": base64_text(data), "dtype": "float32"}

@@ -29,7 +29,8 @@ export function mount(element, props, trigger, watch) {
   const canvas = make("canvas", { width: 224, height: 224, role: "img" }),
     line = make("p", { class: "hl-quiet" });
   const mark = make("div", { class: "hl-cell", hidden: true });
-  const frame = make("div", { class: "hl-channels-why" }, canvas, mark);
+  const area = make("div", { class: "hl-channels-why-area" }, canvas, mark); // the part of the image, in a square
+  const frame = make("div", { class: "hl-channels-why" }, area);
   const surface = new Surface(canvas);
   root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line);
   root.toggleAttribute("hidden", true);
@@ -57,7 +58,7 @@ export function mount(element, props, trigger, watch) {
     if (props.value !== given) return;
     [value, surface.image] = [given, image];
     root.toggleAttribute("hidden", false);
-    frame.style.aspectRatio = String(1 / surface.ratio);
+    area.style.cssText = `aspect-ratio:${1 / surface.ratio};width:${100 / Math.max(1, surface.ratio)}%`;
     paint();
     canvas.setAttribute("aria-label", given.line);
     line.textContent = given.line;

@@ -57,7 +57,7 @@ class Pager {
     pane.old = String(number !== null && (isOutdated() || !current));
     pane.channel = number ?? "";
     pane.open = String(number !== null && Boolean(shown));
-    this.line.hidden = number !== null;
+    this.line.hidden = number !== null || !state.channels.closed; // the first channel opens by itself
   }
 
   receive(value) {

@@ -18,7 +18,7 @@ export function mount(element, props, trigger, watch) {
     lines = make("div", { class: "hl-channels-lines" });
   const select = () => trigger("change", { target: value.target }),
     use = makeButton(terms.target, select, { title: terms.target_title });
-  root.replaceChildren(facts, title, lines, use);
+  root.replaceChildren(facts, use, title, lines); // the lines arrive last
   explain(root);
 
   /** Draw a box around the input pixels that affect the cell; without a pointer, use the strongest cell. */

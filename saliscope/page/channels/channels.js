@@ -257,8 +257,16 @@ class Grid {
       else tile.removeAttribute("aria-checked");
     }
     const chosen = this.list.querySelector("[aria-selected=true]");
-    if (chosen && number !== this.lastShown) chosen.scrollIntoView({ block: "nearest" });
+    if (chosen && number !== this.lastShown) this.reveal(chosen);
     this.lastShown = number;
+  }
+
+  /** Scroll the list, and not the page, to a tile. */
+  reveal(tile) {
+    const { top, bottom } = tile.getBoundingClientRect(),
+      box = this.list.getBoundingClientRect();
+    if (top < box.top) this.list.scrollTop -= box.top - top;
+    else if (bottom > box.bottom) this.list.scrollTop += bottom - box.bottom;
   }
 
   /** Show another page of tiles. */

@@ -104,7 +104,7 @@ export class Toolbar {
     const { terms, legend, ends } = this,
       [low, high] = sheet ? sheet.range : [0, 0],
       signed = low < 0;
-    legend.hidden = !sheet;
+    legend.style.visibility = sheet ? "" : "hidden";
     legend.dataset.signed = String(signed);
     const own = signed ? [terms.own_signed[0], terms.own_signed[2]] : terms.own_ends;
     const texts = this.chosen.shared ? [formatValue(low), `≥ ${formatValue(high)}`] : own;

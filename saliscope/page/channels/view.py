@@ -47,12 +47,12 @@ def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
         "cell": list(planes.shape[1:]),
         "numbers": step.numbers,
         "planes": base64_text(planes.numpy().tobytes()),
-        "lo": _column(low),
-        "hi": _column(high),
+        "lo": view.numbers(low),
+        "hi": view.numbers(high),
         "range": _shared(step),
-        "mean": _column(step.means),
-        "highest": _column(step.highest),
-        "sparsity": _column(step.sparsity) if math.prod(grid) > 1 else None,
+        "mean": view.numbers(step.means),
+        "highest": view.numbers(step.highest),
+        "sparsity": view.numbers(step.sparsity) if math.prod(grid) > 1 else None,
         "dead": step.dead.nonzero()[:, 0].tolist(),
         "crop": view.jpeg(step.crop, 256),
         "name": messages.sheet_file(step.settings),
@@ -78,7 +78,7 @@ def same(key: str, ids: Identifiers, ident: int) -> dict[str, Any]:
 def measures(step: Measures, ident: int) -> dict[str, Any]:
     """Pack a measure of all channels."""
     note = messages.measured(step)
-    values = {"id": ident, **_ids(step.ids), "kind": step.kind, "values": _column(step.values), "note": note}
+    values = {"id": ident, **_ids(step.ids), "kind": step.kind, "values": view.numbers(step.values), "note": note}
     return values | {"total": float(step.values.double().sum()), "subject": step.subject.name}
 
 
@@ -177,8 +177,8 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
         "count": step.planes,
         "cell": list(small.shape[1:]),
         "planes": base64_text(small.numpy().tobytes()),
-        "lo": _column(low),
-        "hi": _column(high),
+        "lo": view.numbers(low),
+        "hi": view.numbers(high),
         "crop": view.jpeg(step.crop, 128),
         "words": messages.planes(step),
     }
@@ -186,7 +186,3 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
 
 def _ids(ids: Identifiers) -> dict[str, str]:
     return {"about": ids.channels, "whom": ids.target}
-
-
-def _column(values: torch.Tensor) -> dict[str, Any]:
-    return {"b64": base64_text(values.float().contiguous().cpu().numpy().tobytes()), "dtype": "float32"}

@@ -60,7 +60,7 @@ export class Panel {
 
   arrange() {
     const buttons = make("span", { class: "hl-compare-buttons" }, this.copyButton, this.removeButton);
-    const element = make(
+    return make(
       "section",
       { class: "hl-compare-panel" },
       make(
@@ -73,15 +73,6 @@ export class Panel {
       ...this.mapView.parts,
       make("div", { class: "hl-compare-line" }, this.line, this.lowerScoreButton, this.retryButton),
     );
-    new ResizeObserver(() => {
-      // reserve space for the value under the pointer, so that the layout does not shift
-      const { clientWidth: wide } = element;
-      if (!wide) return; // in a hidden view
-      element.toggleAttribute("data-narrow", wide < 300);
-      element.toggleAttribute("data-medium", wide < 480);
-      element.toggleAttribute("data-stacked", wide < 400); // two fields in a row would cut most names
-    }).observe(element);
-    return element;
   }
 
   /** Set the letter "A" to "D" by position. */

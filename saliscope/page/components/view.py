@@ -38,6 +38,12 @@ SMALL_SIDE = 64  # values of the longer side of a small map over an image
 OUTLINE = 320  # pixels of the longer side of region masks
 
 
+def numbers(values: torch.Tensor) -> dict[str, str]:
+    """Pack the values of a tensor as float32, without its shape."""
+    data = values.detach().float().cpu().contiguous().numpy().tobytes()
+    return {"b64": wire.base64_text(data), "dtype": "float32"}
+
+
 def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, small: int = SMALL) -> dict[str, Any]:
     """Pack a map [h, w] with its range, in float32, or in float16 times `scale` if it is large.
 
@@ -51,7 +57,7 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, s
     packed: dict[str, Any] = {"h": values.shape[-2], "w": values.shape[-1], "lo": low, "hi": high, "signed": low < 0}
     packed["by_size"] = by_size
     if values.numel() <= (LARGE if exact else small):
-        return packed | {"b64": wire.base64_text(values.numpy().tobytes()), "dtype": "float32"}
+        return packed | numbers(values)
     scale = max(abs(low), abs(high)) or 1.0  # to [-1, 1], because the range and precision of float16 are limited
     return packed | {
         "b64": wire.base64_text((values / scale).half().numpy().tobytes()),

@@ -348,7 +348,7 @@ class Board {
     this.element.firstElementChild.dataset.old = String(isOld);
     /** @type {[Element, boolean][]} */
     const old = [
-      [this.before.frame, !this.isAsked && !this.isForeign],
+      [this.before.frame, !this.isAsked && !this.isForeign && this.shown?.value.key === this.base],
       [this.after.frame, isNew(this.drawn)],
       [this.predictions.table, isNew(this.listed)],
     ];

@@ -27,7 +27,7 @@ def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
     ident, before, after = new_number(), step.before, step.after
     key = before.settings.key
     value = _message(number, "done", step.note) | {"edit": step.edit, "key": key}
-    if key != held:
+    if key != held and isinstance(before, Answer):
         value["before"] = page_view.answer(before, ident)
     if step.mask is not None:
         value["mask"] = _mask(step.mask)
@@ -36,7 +36,7 @@ def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
         value |= {"text": messages.refining(after)}
         if after.map is not None:
             value["after"] = page_view.refining(after, ident)
-    elif isinstance(after, Answer):
+    elif isinstance(after, Answer) and isinstance(before, Answer):
         value["after"] = page_view.answer(after, ident)
         value["text"] = " ".join(filter(None, [step.note, messages.result(before, after)]))
     if after is None:
@@ -46,7 +46,7 @@ def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
     return value
 
 
-def _rows(before: Answer, after: Answer | Refining | None) -> list[dict[str, Any]]:
+def _rows(before: Answer | Refining, after: Answer | Refining | None) -> list[dict[str, Any]]:
     """Pack the classes with their scores before and after the edit; only those before without an edit."""
     loaded, names = before.settings.loaded, before.settings.class_names
     if after is None:

@@ -20,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saliscope.compute import messages
+from saliscope.compute.bundles import links
 from saliscope.images import examples
 from saliscope.page import proxy
 from saliscope.page.first_paint.bundle import FAST, SMALLEST, lower_priority
@@ -33,15 +34,18 @@ FOREIGN = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>')
 MAX_PAGES = 4
 """Compressed pages in memory; they differ by the address of the server."""
 _TEMPLATE = Path(__file__).with_suffix(".html")
+# Later, these rules would move the whole page.
+_MARGINS = "<style>:root:root :is(.gradio-container > .main.app, #hl-root .html-container) { padding: 0; }</style>"
 
 
 def head(script: str, model: str | None) -> str:
     """Return the elements for the start of the page, with the stored answer if the server has one for its model."""
-    elements = f'<link rel="modulepreload" href="hl/{script}">'
+    elements = f'{_MARGINS}<link rel="modulepreload" href="hl/{script}">'
     stored = landing.load_stored(model) if model else None
     if stored is None or not landing.LAYER.is_file():
         return elements
-    defaults = {name: choice[1] for name, choice in stored["choices"].items()} | {"example": stored["example"]}
+    defaults = {name: choice[1] for name, choice in stored["choices"].items()}
+    defaults |= {"example": stored["example"], "v": str(links.VERSION)}
     prediction, *rest = map(html.escape, stored["headline"])
     line = (part if isinstance(part, str) else part["text"] for part in stored["status"])
     content = {

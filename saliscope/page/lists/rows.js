@@ -215,7 +215,10 @@ export class Rows {
       maxHeight: `${Math.max(96, Math.min(Math.max(hasLines ? 560 : 320, enough), space))}px`,
       visibility: field.bottom < area.top || field.top > area.bottom ? "hidden" : "",
     });
-    this.element.style.top = `${this.isUp ? field.top - 2 - this.element.offsetHeight : field.bottom + 2}px`;
+    Object.assign(this.element.style, {
+      top: `${this.isUp ? field.top - 2 : field.bottom + 2}px`,
+      transform: this.isUp ? "translateY(-100%)" : "",
+    });
     return space >= enough && field.top >= area.top && field.bottom <= area.bottom;
   }
 

@@ -19,9 +19,6 @@ import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
 import { watchProps, make, markDrawn, downloadFile } from "../wire.js";
 
-const NARROW = 480,
-  TIGHT = 600; // CSS pixels of the controls' width
-
 const views = new Map(); // by the id of their parts
 
 /**
@@ -99,12 +96,6 @@ class View {
     const menu = createSaveMenu(this);
     this.tools.buttons.push(menu.button);
     this.tools.saves.append(menu.root);
-    const adapt = ({ clientWidth: wide }) => {
-      if (!wide) return; // in a hidden view; it keeps its arrangement, so that nothing moves when it is shown again
-      root.classList.toggle("hl-narrow", wide < NARROW);
-      root.classList.toggle("hl-tight", wide < TIGHT);
-    };
-    new ResizeObserver(() => adapt(this.tools.root)).observe(this.tools.root);
     this.scale.root.append(this.pointer.read);
     const below = make("div", { class: "hl-below" }, this.limits.note, this.history.root);
     root.replaceChildren(this.heading, this.tools.root, this.frame, this.scale.root, below, this.facts);

@@ -8,6 +8,7 @@ import { state, subscribe } from "../store.js";
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 500,
   MAX_LENGTHS = { options: 2000, edit: 4000 }; // characters, as in saliscope/compute/bundles/links.py
+const VERSION = "1"; // of addresses, as in saliscope/compute/bundles/links.py
 const NO_EXAMPLE = "none"; // the example of a page without an image
 const SHARED = "shared"; // the user's own image in a link that was copied
 const WRITE_DELAY = 400; // milliseconds; browsers reject hundreds of changes in a row
@@ -37,6 +38,7 @@ function parameters(names) {
 
 /** Set or remove parameters; unknown parameters, such as the theme, stay. */
 function write(url, values) {
+  url.searchParams.set("v", VERSION);
   for (const [name, value] of Object.entries(values)) {
     if (isValid(name, value)) url.searchParams.set(name, value);
     else url.searchParams.delete(name);

@@ -89,7 +89,7 @@ def test_map_network_and_predictions_are_in_one_view_and_nothing_moves(first_vie
             page.locator(name).first.bounding_box()
             for name in ("#hl-overlay .hl-frame", "#hl-strip", "#hl-bars", "#hl-status", "#hl-guide", "#hl-trust")
         )
-        for one, below in ((sentence, map_), (map_, network), (predictions, trust), (trust, guide), (trust, network)):
+        for one, below in ((sentence, map_), (map_, network), (predictions, guide), (guide, trust), (trust, network)):
             assert one["y"] + one["height"] <= below["y"]
         assert map_["height"] <= 0.55 * height + 1 and network["y"] + network["height"] <= height
         assert guide["x"] == trust["x"] == predictions["x"], "one column, which scrolls by itself"
@@ -339,3 +339,32 @@ def test_the_page_fits_a_window_and_labels_are_cut_at_dots(first_view: Visit) ->
     side = "(side) => [side.scrollHeight - side.clientHeight, getComputedStyle(side).maskImage]"
     assert page.locator("#hl-side").evaluate(side) == [0, "none"], "no text is cut off or faded"
     page.set_viewport_size(size)
+
+
+SHIFTS = """window.shifts = [];
+new PerformanceObserver((list) => list.getEntries().forEach(({ value, sources }) => window.shifts.push([
+  value, ...sources.map(({ node }) => (node?.closest ? node : node?.parentElement)?.closest("[id]")?.id)])))
+  .observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_nothing_moves_from_the_first_paint_through_all_views(window: Any, width: int, height: int) -> None:
+    visit = window(width, height)
+    page = visit.page
+    page.add_init_script(SHIFTS)
+    visit.open()
+    for selector in (
+        "#hl-examples button[data-id=cat]",
+        "#hl-bars button >> nth=1",
+        "#hl-strip .hl-rail-box:not([aria-disabled]) >> nth=4",
+    ):
+        visit.after(lambda selector=selector: page.locator(selector).click())
+    if width > 1000:  # on a phone, opening the settings moves the map below them
+        page.locator("#hl-method [role=combobox]").click()
+        visit.after(lambda: page.locator("#hl-method [role=option][data-value]").nth(1).click())
+    page.evaluate("scrollTo(0, 0)")
+    for name in ("Compare", "Channels", "Batch", "Erase", "Gradient lab", "API", "Explain"):
+        visit.open_view(name)
+        page.wait_for_timeout(2000)  # for the answers of the view
+    moved = page.evaluate("window.shifts")
+    assert sum(value for value, *_ in moved) < 0.001, moved

@@ -312,6 +312,14 @@ def test_the_parameters_of_settings_reproduce_them() -> None:
     assert links.state(default)["options"] == ""
 
 
+def test_a_link_has_a_version_and_one_of_a_later_version_is_refused() -> None:
+    query = {"example": "goldfish", "method": "occlusion"}
+    default = examples.all_examples()["dog"]
+    assert links.read(query) == links.read({**query, "v": "1"}) != links.read({**query, "v": "2"})
+    question, example, (note,) = links.read({**query, "v": "2"})
+    assert (question.method, example) == ("", default) and "later version" in note
+
+
 def test_images_of_a_run_are_opened_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only images of the run that the app was started with are opened, as a copy in the upload folder."""
     source = tmp_path / "images"

@@ -99,7 +99,7 @@ def test_the_picture_in_the_html_is_the_stored_map() -> None:
     assert f'<link rel="modulepreload" href="hl/{SCRIPT}">' in text
     assert json.dumps(stored["headline"][1])[1:-1] in text
     found = re.search(r"const defaults = (\{.*?\})", text)
-    defaults = {"model": "efficientnet_lite0", "layer": "head", "method": "grad_cam", "example": "dog"}
+    defaults = {"model": "efficientnet_lite0", "layer": "head", "method": "grad_cam", "example": "dog", "v": "1"}
     assert found and json.loads(found[1]) == defaults
     sent = re.search(r"stored = (\{.*\});\n", text)
     assert sent

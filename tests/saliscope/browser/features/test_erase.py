@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.parse
 import zipfile
 
 from tests.saliscope.browser.conftest import WRITE_DELAY, Visit, expect
@@ -146,3 +147,11 @@ def test_new_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     click = "document.querySelector('#hl-examples [data-id=goldfish]').click()"
     dims = f"() => {{ {click}; return ({OLD})(); }}"
     assert page.evaluate(dims) == {"Before": True, "After": True, "Predictions": True}
+
+
+def test_a_link_shows_the_predictions_after_its_edit_before_any_slow_map(visit: Visit) -> None:
+    options = urllib.parse.quote('{"samples": 50000}')
+    visit.page.goto(f"{visit.address}/?method=rise&options={options}&tab=erase&edit=box.0c0cUUUU_fill.mean")
+    expect(visit.page.locator(".hl-headline")).to_contain_text("After the edit:")
+    expect(visit.page.locator(f"{ROWS} tr")).not_to_have_count(0)
+    expect(visit.page.locator(LINE)).to_have_attribute("data-kind", "busy")

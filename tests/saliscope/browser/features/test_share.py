@@ -102,6 +102,7 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, wi
     visit.until(STORED)
     visit.after(lambda: visit.choose("method", "LayerCAM"))
     status, address = visit.status.split(" · ")[0], visit.page.url
+    assert "v=1" in address
     assert "own" in query(visit) and "example" not in query(visit) and "holiday" not in address and "tmp" not in address
     again(visit, visit.page.reload)
     assert visit.status.startswith(status)
