@@ -31,9 +31,6 @@ TITLES = {
 }
 """Titles of findings; other findings are shown with their code."""
 
-FEW = 10
-"""Minimum number of images of a class to be reported as the class with the lowest accuracy."""
-
 
 @dataclass(frozen=True)
 class Rate:
@@ -141,12 +138,6 @@ def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
             )
         )
     return sorted(rows, key=lambda row: row.name)
-
-
-def lowest_accuracy(rows: list[ClassRow]) -> ClassRow | None:
-    """Return the class with the lowest accuracy of those with at least `FEW` images, if it is below 1."""
-    known = [row for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]
-    return min(known, key=lambda row: row.rate.value if row.rate else 1.0, default=None)
 
 
 def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
