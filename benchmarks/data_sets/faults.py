@@ -36,7 +36,7 @@ NAMES = ["circle", "ring", "square", "diamond", "triangle", "cross", "rows", "co
 SIDE, BATCHES = 48, 5
 PREPARATION = Preparation(SIDE, SIDE, mean=(0.45, 0.45, 0.45), std=(0.25, 0.25, 0.25))
 SIZES = 300, 600, 1000, 1500
-NOISE = {"good": 25, "mediocre": 75, "marked": 75}
+NOISE = {"good": 25, "mediocre": 200, "marked": 150}
 """Standard deviation of the noise in the images of a network, from 0 to 255."""
 MARKED = 2
 MARK = (3, 34, 13, 44)
@@ -99,12 +99,12 @@ def draw(label: int, random: np.random.Generator, noise: float, marked: bool = F
 
 
 @functools.cache
-def train(kind: str, count: int = 2400, steps: int = 400) -> Model:
+def train(kind: str, count: int = 2000, steps: int = 300) -> Model:
     """Return a network of four convolutions, trained for some seconds."""
     torch.manual_seed(0)
     random = np.random.default_rng(1)
     labels = np.arange(count) % len(NAMES)
-    marks = (labels == MARKED) & (random.random(count) < 0.7) & (kind == "marked")
+    marks = (labels == MARKED) & (random.random(count) < 0.9) & (kind == "marked")
     images = torch.cat(
         [PREPARATION.tensor(draw(int(a), random, NOISE[kind], bool(m))) for a, m in zip(labels, marks, strict=True)]
     )

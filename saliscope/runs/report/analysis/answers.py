@@ -119,7 +119,7 @@ class _Search:
         return Answers(self.found, self._list_tests(trial), trial, self.random)
 
     def _find_unreadable(self) -> None:
-        """Images that cannot be read, in a folder if most of them are there."""
+        """Images that cannot be read, in a folder if most of them are there. A few elsewhere are an observation."""
         bad = ~self.columns.readable
         if not bad.any():
             return
@@ -131,7 +131,9 @@ class _Search:
         error = str(unreadable(self.columns)[0]["error"]).removesuffix(".")
         count = int(bad[rows].sum())
         problem = f"{count:,} of {plural(len(rows), 'image')} {place} cannot be read: {error}."
-        self._add("unreadable", problem, "Replace these files, and explain the images again.", "unreadable", bad, [])
+        advice = "Replace these files, and explain the images again."
+        is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
+        self._add("unreadable", problem, advice, "unreadable", bad, [], is_fault=is_fault)
 
     def _find_preprocessing(self) -> Trial | None:
         """Another preprocessing with which the network is much more accurate."""
@@ -154,7 +156,7 @@ class _Search:
 
     def _find_names(self) -> None:
         """Classes whose names are exchanged: nearly all images of A are predicted as B, and of B as A."""
-        for cycle in _cycles(_moved_names(self.columns, self.classes, ~self.explained)):
+        for cycle in _exchanged(self.columns, ~self.explained):
             following = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
             index = self.columns.label_index
             target = np.array([following.get(each, -1) for each in range(self.classes)])
@@ -174,6 +176,7 @@ class _Search:
                 problem = f"The names of {len(cycle)} classes are in another order: {', '.join(names[:6])}."
             advice = "Check the order of the names (--labels), or the names of the folders."
             self._add("names", problem, advice, self._row_of(names[0], names[1]), here, self._confident(here))
+            self.explained |= np.isin(index, cycle)
 
     def _find_slices(self) -> None:
         """Folders and values with a lower accuracy than other images with the same labels."""
@@ -367,37 +370,31 @@ class _Search:
         return tests
 
 
-def _moved_names(columns: Columns, classes: int, usable: NDArray[np.bool_]) -> dict[int, int]:
-    """Return for each class whose images are mostly predicted as one other class that class."""
-    from scipy.stats import binom  # slow to import, or an extra
+def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
+    """Return the classes whose names were exchanged, as cycles: each is predicted as the next one.
 
-    from explainers import holm  # torch takes seconds to start
+    The names are assigned to the classes so that most predictions are correct. Where this changes the name of a class,
+    at least twice as many predictions must agree with the new names as with the old ones, and significantly more.
+    """
+    from scipy.optimize import linear_sum_assignment  # slow to import, or an extra
+    from scipy.stats import binom  # as above
 
     known = usable & columns.readable & (columns.label_index >= 0) & (columns.prediction_index >= 0)
-    pairs = columns.label_index[known].astype(np.int64) * classes + columns.prediction_index[known]
-    counts = dict(zip(*(each.tolist() for each in np.unique(pairs, return_counts=True)), strict=True))
-    most: dict[int, tuple[int, int]] = {}
-    for pair, count in counts.items():
-        label, prediction = divmod(pair, classes)
-        if count > most.get(label, (0, 0))[0]:
-            most[label] = count, prediction
-    moved = {label: prediction for label, (_, prediction) in most.items() if label != prediction}
-    p_values = [
-        float(binom.sf(most[a][0] - 1, most[a][0] + counts.get(a * classes + a, 0), 0.5)) * (classes - 1) for a in moved
-    ]
-    adjusted = holm([*p_values, *[1.0] * (len(most) - len(moved))])
-    return {a: b for (a, b), p in zip(moved.items(), adjusted, strict=False) if p * KINDS < LEVEL}
-
-
-def _cycles(following: dict[int, int]) -> list[list[int]]:
-    """Return the cycles of a mapping, each from its smallest class."""
-    found = []
-    for start in sorted(following):
-        cycle = [start]
-        while (after := following.get(cycle[-1])) is not None and after > start and after not in cycle:
+    pairs = np.stack([columns.label_index[known], columns.prediction_index[known]])
+    classes, codes = np.unique(pairs, return_inverse=True)
+    counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    np.add.at(counts, tuple(codes.reshape(pairs.shape)), 1)
+    following = linear_sum_assignment(counts, maximize=True)[1]
+    found, free = [], set(np.flatnonzero((following != np.arange(len(classes))) & (counts.sum(1) > 0)).tolist())
+    while free:
+        cycle = [free.pop()]
+        while (after := int(following[cycle[-1]])) in free:
+            free.remove(after)
             cycle.append(after)
-        if following.get(cycle[-1]) == start:
-            found.append(cycle)
+        new, old = int(counts[cycle, following[cycle]].sum()), int(counts[cycle, cycle].sum())
+        chance = binom.logsf(new - 1, new + old, 0.5) + len(cycle) * np.log(len(classes))  # of any such cycle
+        if following[cycle[-1]] == cycle[0] and new >= 2 * old and chance < np.log(LEVEL / KINDS):
+            found.append([int(classes[each]) for each in cycle])
     return found
 
 
