@@ -36,7 +36,7 @@ NAMES = ["circle", "ring", "square", "diamond", "triangle", "cross", "rows", "co
 SIDE, BATCHES = 48, 5
 PREPARATION = Preparation(SIDE, SIDE, mean=(0.45, 0.45, 0.45), std=(0.25, 0.25, 0.25))
 SIZES = 300, 600, 1000, 1500
-NOISE = {"good": 25, "mediocre": 200, "marked": 150}
+NOISE = {"good": 25, "mediocre": 230, "marked": 150}
 """Standard deviation of the noise in the images of a network, from 0 to 255."""
 MARKED = 2
 MARK = (3, 34, 13, 44)

@@ -182,7 +182,8 @@ class _Search:
         """Folders and values with a lower accuracy than other images with the same labels."""
         slices = self.results.slices
         kept = [each for each in slices.worst if each.p * KINDS < LEVEL] if slices else []
-        for each in sorted(kept, key=lambda one: (one.p, one.rate.value - one.rest.value)):
+        # Many mistakes, and dense ones: a folder comes before the folder above it, and before a part of its images.
+        for each in sorted(kept, key=lambda one: -one.rate.count * max(0, one.rest.value - one.rate.value) ** 1.5):
             wrong = np.zeros(len(self.columns), dtype=bool)
             wrong[each.rows] = self.columns.wrong[each.rows]
             if each.rest.value - each.rate.value < GAIN or 2 * (wrong & self.explained).sum() > wrong.sum():
@@ -380,10 +381,12 @@ def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
     from scipy.stats import binom  # as above
 
     known = usable & columns.readable & (columns.label_index >= 0) & (columns.prediction_index >= 0)
-    pairs = np.stack([columns.label_index[known], columns.prediction_index[known]])
-    classes, codes = np.unique(pairs, return_inverse=True)
+    size = 1 + int(max(columns.label_index.max(initial=0), columns.prediction_index.max(initial=0)))
+    pairs = columns.label_index[known].astype(np.int64) * size + columns.prediction_index[known]
+    pairs, images = np.unique(pairs, return_counts=True)
+    classes, codes = np.unique(np.stack(np.divmod(pairs, size)), return_inverse=True)
     counts = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(counts, tuple(codes.reshape(pairs.shape)), 1)
+    counts[tuple(codes.reshape(2, -1))] = images
     following = linear_sum_assignment(counts, maximize=True)[1]
     found, free = [], set(np.flatnonzero((following != np.arange(len(classes))) & (counts.sum(1) > 0)).tolist())
     while free:

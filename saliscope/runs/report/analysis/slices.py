@@ -62,21 +62,16 @@ def folders(paths: pa.ChunkedArray) -> dict[str, pa.Array]:
     """Return the folder of each image and its name, by level, below the folder that all images have in common."""
     parents = pc.replace_substring_regex(paths, "/?[^/]*$", "").combine_chunks().dictionary_encode()
     parts = [each.split("/") if each else [] for each in parents.dictionary.to_pylist()]
-    above = max(
-        (
-            level
-            for level in range(1, 1 + min(map(len, parts), default=0))
-            if len({tuple(each[:level]) for each in parts}) == 1
-        ),
-        default=0,
-    )
+    deepest = max(map(len, parts), default=0)
+    above = next((level for level in range(deepest) if len({tuple(each[: level + 1]) for each in parts}) > 1), deepest)
     columns = {}
-    for level in range(above, min(max(map(len, parts), default=0), above + MOST_LEVELS)):
+    for level in range(above, min(deepest, above + MOST_LEVELS)):
         whole = ["/".join(each[: level + 1]) if len(each) > level else None for each in parts]
         names = [each[level] if len(each) > level else None for each in parts]
-        columns[f"{FOLDER} {level - above + 1}"] = pa.array(whole, pa.string()).take(parents.indices)
-        if len(set(names)) < len(set(whole)):
-            columns[f"{NAMED} {level - above + 1}"] = pa.array(names, pa.string()).take(parents.indices)
+        for name, values in ((FOLDER, whole), (NAMED, names)):
+            is_new = values is whole or len(set(names)) < len(set(whole))
+            if is_new and len(set(values)) <= MOST_VALUES:
+                columns[f"{name} {level - above + 1}"] = pa.array(values, pa.string()).take(parents.indices)
     return columns
 
 
