@@ -68,19 +68,16 @@ def try_others(
 
     `images_only` tries only those that change the images, for images that were damaged.
     """
-    rows = rows[(columns.correct[rows] >= 0) & columns.readable[rows] & (columns.label_index[rows] >= 0)]
-    if len(rows) < FEWEST or model.task != "classification" or model.tokenize is not None:
+    from scipy.stats import binomtest  # slow to import, or an extra
+
+    if model.task != "classification" or model.tokenize is not None:
         return None
-    rows = np.random.default_rng(0).permutation(rows)[: CHOOSE + MEASURE]
-    count = min(CHOOSE, len(rows) // 2)
-    if (columns.correct[rows[:count]] == 0).sum() < MISTAKES:
+    first, second = _samples(columns, rows)
+    if (columns.correct[first] == 0).sum() < MISTAKES:
         return None
-    images = {int(row): image for row in rows if (image := read(columns.path(int(row)))) is not None}
-    first, second = (
-        [row for row in rows[:count].tolist() if row in images],
-        [row for row in rows[count:].tolist() if row in images],
-    )
-    if len(first) + len(second) < FEWEST:
+    images = {row: image for row in [*first, *second] if (image := read(columns.path(row))) is not None}
+    first, second = ([row for row in part if row in images] for part in (first, second))
+    if min(len(first), len(second)) < FEWEST // 2:
         return None
     results = [
         (other, correct)
@@ -94,8 +91,6 @@ def try_others(
     correct, before = _predict(model, best, images, second, columns), columns.correct[second] == 1
     if correct is None:
         return None
-    from scipy.stats import binomtest  # slow to import, or an extra
-
     gained, lost = int((correct & ~before).sum()), int((before & ~correct).sum())
     tried = [("as in the run", columns.correct[first] == 1), *((other.name, each) for other, each in results)]
     return Trial(
@@ -106,6 +101,16 @@ def try_others(
         float(binomtest(gained, gained + lost, 0.5, "greater").pvalue) if gained + lost else 1.0,
         [row for row, gain in zip(second, correct & ~before, strict=True) if gain],
     )
+
+
+def _samples(columns: Columns, rows: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Return the labeled images that choose, and those that measure; empty if there are too few."""
+    rows = rows[(columns.correct[rows] >= 0) & columns.readable[rows] & (columns.label_index[rows] >= 0)]
+    if len(rows) < FEWEST:
+        return [], []
+    mixed = np.random.default_rng(0).permutation(rows)[: CHOOSE + MEASURE].tolist()
+    count = min(CHOOSE, len(mixed) // 2)
+    return mixed[:count], mixed[count:]
 
 
 def others(given: Preparation) -> Iterator[Other]:
