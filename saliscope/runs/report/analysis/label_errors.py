@@ -30,7 +30,7 @@ LOWEST = 2 * 10**-6
 """The lowest threshold, as in cleanlab."""
 SAMPLE = 20_000
 """Maximum number of images from which the share of random labels is estimated, evenly spaced."""
-NATURAL = 0.01
+NATURAL = 0.02
 """A share of random labels up to this is not reported: some images of every data set are ambiguous."""
 FEWEST = 100
 """Minimum number of images for that estimate."""
