@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from saliscope.errors import Refused
 from saliscope.runs import report
-from saliscope.runs.report.analysis.answers import Answer
+from saliscope.runs.report.answers import Answer
 from saliscope.runs.report.content import analyze
 from saliscope.runs.report.context import Report
 from saliscope.runs.rows import SCHEMA
