@@ -62,9 +62,9 @@ LIMITS = {
 }
 """Numbers that the template names. The last three are the most entries that are shown."""
 REGIONS = {
-    "border": {"where": "at the border", "short": "At border", "title": "At the border (the outer 10% of each side)"},
-    "box": {"where": "in the box", "short": "In box", "title": "In the given box"},
-    "mask": {"where": "in the mask", "short": "In mask", "title": "In the given mask"},
+    "border": {"short": "At border", "title": "At the border (the outer 10% of each side)"},
+    "box": {"short": "In box", "title": "In the given box"},
+    "mask": {"short": "In mask", "title": "In the given mask"},
 }
 PROBABILITIES = {
     "sigmoid": "sigmoid of each score, so the probabilities of an image do not sum to 1",
@@ -186,7 +186,6 @@ def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str
         "mean": summary.mean(region.shares),
         "even": region.even,
         "count": int(np.isfinite(region.shares).sum()),
-        "partly": region.partly,
         "high": known[-1] if known else None,
         "low": known[0] if known else None,
     }
