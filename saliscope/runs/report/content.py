@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from saliscope.errors import Refused
-from saliscope.runs.report import formats, images, links, metadata
+from saliscope.runs.report import answers, formats, images, links, metadata
 from saliscope.runs.report.analysis import (
     calibration,
     embedding,
@@ -61,9 +62,9 @@ LIMITS = {
 }
 """Numbers that the template names. The last three are the most entries that are shown."""
 REGIONS = {
-    "border": {"where": "at the border", "short": "At border", "title": "At the border (the outer 10% of each side)"},
-    "box": {"where": "in the box", "short": "In box", "title": "In the given box"},
-    "mask": {"where": "in the mask", "short": "In mask", "title": "In the given mask"},
+    "border": {"short": "At border", "title": "At the border (the outer 10% of each side)"},
+    "box": {"short": "In box", "title": "In the given box"},
+    "mask": {"short": "In mask", "title": "In the given mask"},
 }
 PROBABILITIES = {
     "sigmoid": "sigmoid of each score, so the probabilities of an image do not sum to 1",
@@ -74,8 +75,22 @@ PROBABILITIES = {
 """How scores became probabilities, unless by a softmax."""
 
 
-def gather(data: RunData, report: Report) -> dict[str, Any]:
-    """Return the variables of the template and the data of the script of the page.
+@dataclass(frozen=True)
+class Analysis:
+    """The results of a run that determine what is on its page."""
+
+    page: Context
+    clusters: list[Cluster]
+    candidates: list[shortcuts.Candidate]
+    errors: label_errors.LabelErrors | None
+    confusions: summary.Confusions
+    calibration: calibration.Calibration | None
+    slices: slices.Slices | None
+    answers: answers.Answers
+
+
+def analyze(data: RunData, report: Report) -> Analysis:
+    """Return the results of a run.
 
     Errors   Refused for a run without a readable image
     """
@@ -86,40 +101,59 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, columns.groups.codes, -1)
-    by_size = formats.by_size(settings.get("method", ""))
-    maps = read_all(data, columns, codes, by_size, _regions(report, columns))
+    maps = read_all(data, columns, codes, formats.by_size(settings.get("method", "")), _regions(report, columns))
     page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
-    mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     errors = None
     if not only_wrong and manifest.get("score") not in ("sigmoid", "logit"):
         errors = label_errors.find_label_errors(data, columns)
+    confusions = summary.confusions(columns, PAIRS)
+    calibrated = None if only_wrong else calibration.calibrate(columns.probability, columns.correct)
+    found, unreadable = _slices(page)
+    results = answers.Results(found, unreadable, candidates, errors, confusions, calibrated)
+    answered = answers.find_answers(page, results)
+    return Analysis(page, clusters, candidates, errors, confusions, calibrated, found, answered)
+
+
+def gather(data: RunData, report: Report) -> dict[str, Any]:
+    """Return the variables of the template and the data of the script of the page.
+
+    Errors   Refused for a run without a readable image
+    """
+    found = analyze(data, report)
+    page, columns, manifest = found.page, found.page.columns, data.manifest
+    settings = manifest.get("settings", {})
+    by_size = formats.by_size(settings.get("method", ""))
+    mistakes = summary.most_confident_mistakes(columns, MISTAKES)
+    errors = found.errors
     error_rows = errors.rows[: LIMITS["error_cards"]].tolist() if errors and errors.tested else []
-    _choose(page, [*mistakes, *error_rows], clusters, candidates, by_size)
-    rows, findings = summary.class_rows(columns, maps), summary.finding_rows(columns)
+    _choose(page, [*found.answers.rows, *mistakes, *error_rows], found.clusters, found.candidates, by_size)
+    rows, findings = summary.class_rows(columns, page.all_maps), summary.finding_rows(columns)
     ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
     content: dict[str, Any] = {
         "page": page,
         "columns": columns,
         "manifest": manifest,
         "settings": settings,
-        "only_wrong": only_wrong,
+        "only_wrong": page.only_wrong,
         "by_size": by_size,
         "limits": LIMITS,
         "accuracy": summary.accuracy(columns),
         "classes": sorted(rows, key=lambda row: (row.rate.value if row.rate else 2.0, row.name)),
-        "lowest": summary.lowest_accuracy(rows),
-        "regions": [_region(name, region, rows) for name, region in maps.regions.items()],
-        "confusions": summary.confusions(columns, PAIRS),
+        "answers": [(each, _images_of(page, each.rows)) for each in found.answers.all[: answers.SHOWN]],
+        "more_answers": found.answers.all[answers.SHOWN :],
+        "answered": found.answers,
+        "regions": [_region(name, region, rows) for name, region in page.all_maps.regions.items()],
+        "confusions": found.confusions,
         "findings": findings,
         "means": [(row, page.add_map(row.mean)) for row in rows if row.mean is not None],
-        "tested": shortcuts.count_tested(page.maps, clusters, page.classes, candidates),
-        **_clusters(page, clusters, candidates),
+        "tested": shortcuts.count_tested(page.maps, found.clusters, page.classes, found.candidates),
+        **_clusters(page, found.clusters, found.candidates),
         **_mistakes(page, mistakes),
         "evaluation": _evaluation(data),
-        "calibration": None if only_wrong else calibration.calibrate(columns.probability, columns.correct),
-        "slices": _slices(page),
+        "calibration": found.calibration,
+        "slices": found.slices,
         "ancestors": ancestors,
         "median_size": hierarchy.median_size(ancestors or []),
         "errors": errors,
@@ -131,7 +165,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "probabilities": PROBABILITIES.get(manifest.get("score", "")),
         "folder": shlex.quote(str(data.folder)),
     }
-    images_data = _images(page, maps.regions["border"].shares, clusters)
+    images_data = _images(page, page.all_maps.regions["border"].shares, found.clusters)
     places = page.features.places() if page.features else []
     content |= {"has_places": bool(places), "unit": formats.unit(settings.get("method", ""), manifest.get("score", ""))}
     content["data"] = {
@@ -152,20 +186,27 @@ def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str
         "mean": summary.mean(region.shares),
         "even": region.even,
         "count": int(np.isfinite(region.shares).sum()),
-        "partly": region.partly,
         "high": known[-1] if known else None,
         "low": known[0] if known else None,
     }
 
 
-def _slices(page: Context) -> slices.Slices | None:
-    """Return the slices of the metadata, or None if there is none, or no accuracy to compare."""
-    values = page.report.metadata
-    if values is None:
-        values = metadata.of_source(page.report.source or str(page.data.manifest.get("source", "")), page.columns.paths)
-    if not values or page.only_wrong or not page.columns.labeled:
-        return None
-    return slices.find_slices(values, page.columns.correct)
+def _slices(page: Context) -> tuple[slices.Slices | None, slices.Slices | None]:
+    """Return the slices of folders and metadata, by accuracy and by the share of readable images.
+
+    The first is None if nothing can be compared, the second if all images were read.
+    """
+    given, columns = page.report.metadata, page.columns
+    if given is None:
+        given = metadata.of_source(page.report.source or str(page.data.manifest.get("source", "")), columns.paths)
+    folders = slices.folders(columns.paths)
+    every = {**folders, **given}
+    bad = None if columns.readable.all() else slices.find_slices(every, columns.readable.astype(np.int8))
+    if not every or page.only_wrong or not columns.labeled:
+        return None, bad
+    found = slices.find_slices(every, columns.correct, columns.label_index)
+    found.skipped = {name: why for name, why in found.skipped.items() if name in given}
+    return (found if given or found.tested else None), bad
 
 
 def _evaluation(data: RunData) -> dict[str, Any]:
@@ -319,9 +360,14 @@ def _clusters(page: Context, clusters: list[Cluster], candidates: list[shortcuts
     }
 
 
+def _images_of(page: Context, rows: list[int]) -> list[int]:
+    """Return the indices of images on the page."""
+    return [page.shown[row] for row in rows if row in page.shown]
+
+
 def _typical(page: Context, members: Integers) -> list[int]:
     """Return the first of some maps, as indices of their images on the page."""
-    return [page.shown[row] for row in page.maps.rows[members[:TYPICAL]].tolist() if row in page.shown]
+    return _images_of(page, page.maps.rows[members[:TYPICAL]].tolist())
 
 
 def _cluster(page: Context, cluster: Cluster) -> dict[str, Any]:

@@ -70,12 +70,12 @@ def test_planted_watermark_is_found(watermarked, tmp_path):
     """Oracle: which images have the mark, 60% of the squares."""
     text, marks, finished = watermarked
 
-    named = re.findall(r"Possible shortcut: (\w+), ([\w ]+), in (\d+)% of its images", text)
-    assert [(name, place) for name, place, _ in named] == [(shapes.MARKED, "lower left corner")]
-    assert sum(marks.values()) == 36 and int(named[0][2]) == pytest.approx(60, abs=5)
-    count, whole, seen = re.search(
-        r"(\d+) of 60 images labeled square .{,20} (\d+) of (\d+) images explained as", text
+    named = re.findall(r"(\w+) may be recognized by a mark in the ([\w ]+):", text)
+    assert named == [(shapes.MARKED, "lower left corner")]
+    count, share, whole, seen = re.search(
+        r"(\d+) of 60 images labeled square \((\d+)%\).{,5} (\d+) of (\d+) images explained as", text
     ).groups()
+    assert sum(marks.values()) == 36 and int(share) == pytest.approx(60, abs=5)
     explained = [row["path"] for row in finished.table.to_pylist() if row["target"] == shapes.MARKED]
     assert int(seen) == len(explained) and int(whole) == pytest.approx(sum(marks[path] for path in explained), abs=3)
     assert int(count) <= int(whole)
@@ -87,7 +87,7 @@ def test_nothing_is_found_without_the_watermark(tmp_path):
     """The same images and the same network, but no mark."""
     text, _, _ = reported(tmp_path, 0.0)
 
-    assert "Possible shortcut" not in text
+    assert "Possible shortcut" not in text and "by a mark" not in text and "No fault was found" in text
     assert "Shortcuts: none found in the maps of 3 of 3 classes." in text
     assert "Clusters of maps within a class" in text
 

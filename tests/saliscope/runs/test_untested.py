@@ -90,7 +90,7 @@ def test_small_reports_claim_nothing(tmp_path, labels):
             parts.append(f"not measured: {'no image has a label' if labels == 'none' else 'no label is a class'}")
             assert "correct" not in text and ("Without labels" in text) == (labels == "none")
         if values is ZERO:
-            parts.append("was not measured: no map has any relevance")
+            parts.append("not measured: no map has any relevance")
             assert "% of the relevance is" not in text
         assert not [part for part in parts if part not in text]
 

@@ -85,10 +85,14 @@ def _read(data: RunData) -> pa.Table:
     """Return the columns of a run, encoded file by file: texts take much more memory than their codes."""
     classes = pa.array(distinct(data.manifest.get("classes") or []), pa.string())
     parts = [_encode(part, classes) for part in (SCHEMA.empty_table().select(READ), *data.tables(READ))]
-    table = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+    table = pa.concat_tables(parts).unify_dictionaries()
     del parts
+    columns = {}
+    for name in READ:  # column by column, so that only one of them is in memory twice
+        columns[name] = table[name].combine_chunks()
+        table = table.drop_columns(name)
     pa.default_memory_pool().release_unused()
-    return table
+    return pa.table(columns)
 
 
 def _encode(table: pa.Table, classes: pa.Array) -> pa.Table:

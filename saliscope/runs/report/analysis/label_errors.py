@@ -28,6 +28,13 @@ LEAST = 5
 """Minimum number of labeled images of a class for its average: with fewer, a single image decides."""
 LOWEST = 2 * 10**-6
 """The lowest threshold, as in cleanlab."""
+SAMPLE = 20_000
+"""Maximum number of images from which the share of random labels is estimated, evenly spaced."""
+NATURAL = 0.02
+"""A share of random labels up to this is not reported: some images of every data set are ambiguous."""
+FEWEST = 100
+"""Minimum number of images for that estimate."""
+TEMPERATURES, SHARES = np.geomspace(0.25, 8, 26), np.linspace(0, 0.5, 101)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +44,8 @@ class LabelErrors:
     `tested` is the number of images that were compared with at least one class other than their label; `averages` that
     of the classes with an average, and `sizes` the numbers of labeled images of the classes, the largest first.
     `unknown` is the number of further images that may be errors: rows have the probabilities of five classes and of the
-    label, and another class could exceed its threshold.
+    label, and another class could exceed its threshold. `sample` are rows from which `estimate_random` estimates, and
+    `top` their highest probabilities `[m, 5]`, with 0 for missing ones.
     """
 
     rows: NDArray[np.int64]
@@ -46,6 +54,18 @@ class LabelErrors:
     tested: int
     averages: int
     sizes: list[int]
+    sample: NDArray[np.int64]
+    top: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RandomLabels:
+    """The estimated share of wrong labels, its 95% interval, and the p-value against a share of `NATURAL`."""
+
+    share: float
+    low: float
+    high: float
+    p: float
 
 
 def thresholds(columns: Columns, classes: int) -> NDArray[np.float64]:
@@ -67,6 +87,8 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     limits = thresholds(columns, classes)
     issue = np.zeros(len(columns), dtype=bool)
     possible = np.zeros(len(columns), dtype=bool)
+    chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // SAMPLE)]
+    top = np.zeros((len(chosen), 5))
     for start, table in data.batches(["top5"]):
         column = table["top5"].combine_chunks()
         lengths = np.asarray(column.value_lengths().fill_null(0))
@@ -80,6 +102,11 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
         other = index != columns.label_index[row]
         issue[row[other & (p >= limit - NEAR)]] = True
         part = slice(start, start + len(table))
+        place = np.searchsorted(chosen, row)
+        here = (place < len(chosen)) & (chosen[np.minimum(place, len(chosen) - 1)] == row)
+        rank = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        here &= rank < 5
+        top[place[here], rank[here]] = np.nan_to_num(p[here])
         possible[part] = _may_exceed(limits, p, row - start, len(table))
     wrong = known & (columns.prediction_index != columns.label_index)
     found = np.flatnonzero(issue & wrong)
@@ -89,7 +116,46 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     tested = averages.sum() - averages[labels] > 0
     sizes = sorted(np.bincount(labels)[np.unique(labels)].tolist(), reverse=True)
     unknown = int((possible & wrong & ~issue).sum())
-    return LabelErrors(found[order], len(labels), unknown, int(tested.sum()), int(averages.sum()), sizes)
+    return LabelErrors(found[order], len(labels), unknown, int(tested.sum()), int(averages.sum()), sizes, chosen, top)
+
+
+def estimate_random(
+    errors: LabelErrors, columns: Columns, classes: int, without: NDArray[np.bool_]
+) -> RandomLabels | None:
+    """Return the share of random labels, or None with fewer than three classes or `FEWEST` rows.
+
+    The other labels are assumed to follow the probabilities of the network, whose temperature is fitted to them: a
+    network that is often wrong, or too confident, does not explain labels that it finds nearly impossible. Rows in
+    `without` `[n]` do not count.
+
+        L(T, η) = Σ log((1 − η) p_T(label) + η / classes),  p_T ~ p^(1/T)
+    """
+    from scipy.stats import chi2  # slow to import, or an extra
+
+    use = ~without[errors.sample]
+    if classes < 3 or use.sum() < FEWEST:
+        return None
+    top, own = errors.top[use], columns.label_probability[errors.sample[use]].astype(np.float64)
+    listed = np.isclose(top, own[:, None], rtol=1e-5, atol=0).any(1)
+    others = np.maximum(classes - (top > 0).sum(1) - ~listed, 0)
+    rest = np.maximum(1 - top.sum(1) - np.where(listed, 0, own), 0)
+    likelihood = np.empty((len(TEMPERATURES), len(SHARES)))
+    for k, temperature in enumerate(TEMPERATURES):
+        power = lambda p: np.power(np.maximum(p, 1e-30), 1 / temperature) * (p > 0)  # noqa: B023, E731
+        whole = power(top).sum(1) + np.where(listed, 0, power(own)) + others * power(rest / np.maximum(others, 1))
+        p = power(own) / whole
+        likelihood[k] = [np.log((1 - eta) * p + eta / classes + 1e-30).sum() for eta in SHARES]
+    profile = likelihood.max(0)
+    wrong = SHARES * (classes - 1) / classes  # a random label may be the correct one
+    best = int(profile.argmax())
+    natural = profile[wrong <= NATURAL].max()
+    inside = wrong[2 * (profile[best] - profile) <= chi2.ppf(0.95, 1)]
+    return RandomLabels(
+        float(wrong[best]),
+        float(inside[0]),
+        float(inside[-1]),
+        float(chi2.sf(2 * (profile[best] - natural), 1) / 2) if wrong[best] > NATURAL else 1.0,
+    )
 
 
 def _may_exceed(

@@ -30,12 +30,11 @@ ROWS = 1024
 class Region:
     """A region of the images: the share of the relevance `[n]` in it for each row, NaN for a row without relevance.
 
-    `even` is the share that a uniform map has there. `partly` is whether some images do not have the region.
+    `even` is the share that a uniform map has there.
     """
 
     shares: Floats
     even: float = float("nan")
-    partly: bool = False
 
 
 @dataclass(eq=False)
@@ -81,7 +80,6 @@ def read_all(
             known = np.isfinite(region)
             coverages[name][0] += float(region[known].sum()) * (len(rows) if region.ndim == 2 else 1)
             coverages[name][1] += float(known.sum()) * (len(rows) if region.ndim == 2 else 1)
-            found[name].partly |= not known.all()
         _add_means(maps.values, groups[rows], sums, counts)
         inside = chosen[rows]
         if inside.any():

@@ -1,14 +1,15 @@
-"""Slices: groups of images with a common value of a metadata column, on which the network is less accurate."""
+"""Slices: images with a common folder or value of a metadata column, on which the network is less accurate."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from saliscope.runs.report.analysis.summary import Rate
 
@@ -23,20 +24,29 @@ FEW_NUMBERS = 10
 """Numbers with at most this many different values are values, others are divided into `PARTS` of equal size."""
 PARTS = 5
 LEVEL = 0.05
+EXACT = 5_000
+"""With more mistakes than this in several labels, the normal distribution replaces the exact one."""
+FOLDER, NAMED = "folder, level", "folder name, level"
+"""How the columns of `folders` start. A name is that of a folder without the folders above it."""
+MOST_LEVELS = 4
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The images with a value: their accuracy, that of all other images with a value, and the adjusted p-value."""
+    """The images with a value: their accuracy, that of the other images with the same labels, and the adjusted p-value.
+
+    `rows` are those of all images with the value.
+    """
 
     column: str
     value: str
     rate: Rate
     rest: Rate
     p: float
+    rows: NDArray[np.int64] = field(repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slices:
     """The slices with a significantly lower accuracy, the lowest first; `tested` is the number of all tested slices.
 
@@ -48,38 +58,105 @@ class Slices:
     skipped: dict[str, str]
 
 
-def find_slices(metadata: Mapping[str, pa.Array], correct: NDArray[np.int8]) -> Slices:
-    """Return the slices with a significantly lower accuracy than the other images.
+def folders(paths: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Return the folder of each image and its name, by level, below the folder that all images have in common."""
+    parents = pc.replace_substring_regex(paths, "/?[^/]*$", "").combine_chunks().dictionary_encode()
+    parts = [each.split("/") if each else [] for each in parents.dictionary.to_pylist()]
+    deepest = max(map(len, parts), default=0)
+    above = next((level for level in range(deepest) if len({tuple(each[: level + 1]) for each in parts}) > 1), deepest)
+    columns = {}
+    for level in range(above, min(deepest, above + MOST_LEVELS)):
+        whole = ["/".join(each[: level + 1]) if len(each) > level else None for each in parts]
+        names = [each[level] if len(each) > level else None for each in parts]
+        for name, values in ((FOLDER, whole), (NAMED, names)):
+            is_new = values is whole or len(set(names)) < len(set(whole))
+            if is_new and len(set(values)) <= MOST_VALUES:
+                columns[f"{name} {level - above + 1}"] = pa.array(values, pa.string()).take(parents.indices)
+    return columns
 
-    `correct` `[n]` is 1, 0, or -1 if unknown. The test is Fisher's exact test, one-sided, and its p-values are adjusted
-    for the number of slices (Holm). In data without a difference, a slice is reported with a probability of at most 5%.
+
+def find_slices(
+    metadata: Mapping[str, pa.Array], correct: NDArray[np.int8], labels: NDArray[np.int64] | None = None
+) -> Slices:
+    """Return the slices with a significantly lower accuracy than the other images with the same labels.
+
+    `correct` `[n]` is 1, 0, or -1 if unknown, and `labels` `[n]` are codes from 0 (None: one label). The test is
+    Fisher's exact test, one-sided, within each label, and its p-values are adjusted for the number of slices (Holm). In
+    data without a difference, a slice is reported with a probability of at most 5%.
 
     Source   Fisher 1922, doi:10.2307/2340521; Holm 1979, Scandinavian Journal of Statistics 6(2)
     """
     from explainers import holm  # torch takes seconds to start
 
-    found: list[tuple[str, str, Rate, Rate]] = []
+    found: list[tuple[str, str, Rate, Rate, NDArray[np.int64]]] = []
+    p_values: list[float] = []
     skipped = {}
-    known = correct >= 0
+    strata = np.zeros(len(correct), dtype=np.int64) if labels is None else labels
     for name, values in metadata.items():
         groups = divide(values)
         if isinstance(groups, str):
             skipped[name] = groups
             continue
-        codes, labels = groups
-        usable = known & (codes >= 0)
-        counts = np.bincount(codes[usable], minlength=len(labels))
-        hits = np.bincount(codes[usable], weights=correct[usable], minlength=len(labels)).astype(int)
-        all_hits, total = int(hits.sum()), int(counts.sum())
-        tested = [k for k in range(len(labels)) if counts[k] >= LEAST and total - counts[k] >= LEAST]
-        if not tested:
-            skipped[name] = f"no value has {LEAST} labeled images and as many without it"
-        for k in tested:
-            inside, outside = Rate(int(hits[k]), int(counts[k])), Rate(all_hits - int(hits[k]), total - int(counts[k]))
-            found.append((name, labels[k], inside, outside))
-    adjusted = holm([lower(inside, outside) for _, _, inside, outside in found]) if found else []
-    worst = [Slice(*each, p) for each, p in zip(found, adjusted, strict=True) if p < LEVEL]
+        codes, names = groups
+        tests = _test_values(codes, len(names), correct, strata)
+        if not tests:
+            skipped[name] = f"no value has {LEAST} labeled images and as many with the same labels without it"
+        for k, (inside, outside, p) in tests.items():
+            found.append((name, names[k], inside, outside, np.flatnonzero(codes == k)))
+            p_values.append(p)
+    adjusted = holm(p_values) if found else []
+    worst = [
+        Slice(column, value, inside, outside, p, rows)
+        for (column, value, inside, outside, rows), p in zip(found, adjusted, strict=True)
+        if p < LEVEL
+    ]
     return Slices(sorted(worst, key=lambda each: each.rate.value - each.rest.value), len(found), skipped)
+
+
+def _test_values(
+    codes: NDArray[np.int64], values: int, correct: NDArray[np.int8], labels: NDArray[np.int64]
+) -> dict[int, tuple[Rate, Rate, float]]:
+    """Return the rates inside and outside, and the p-value, of each value with enough images that can be compared."""
+    usable = (correct >= 0) & (codes >= 0) & (labels >= 0)
+    size = int(labels.max(initial=0)) + 1
+    flat = codes[usable] * size + labels[usable]
+    counts, hits = (
+        np.bincount(flat, weights=weights, minlength=values * size).reshape(values, size).astype(np.int64)
+        for weights in (None, correct[usable])
+    )
+    totals, right = counts.sum(0), hits.sum(0)
+    tests = {}
+    for k in range(values):
+        both = (counts[k] > 0) & (counts[k] < totals)  # labels with images inside and outside
+        n, outside = int(counts[k, both].sum()), int((totals - counts[k])[both].sum())
+        if min(n, outside) >= LEAST:
+            rates = Rate(int(hits[k, both].sum()), n), Rate(int((right - hits[k])[both].sum()), outside)
+            wrong, missed = counts[k] - hits[k], totals - right
+            tests[k] = (*rates, more_mistakes(wrong[both], counts[k, both], missed[both], totals[both]))
+    return tests
+
+
+def more_mistakes(
+    wrong: NDArray[np.int64], inside: NDArray[np.int64], missed: NDArray[np.int64], total: NDArray[np.int64]
+) -> float:
+    """Return the p-value of as many mistakes inside a slice, if the mistakes of each label were anywhere.
+
+    Of `total` `[k]` images of each label, of which `missed` are mistakes, `inside` are in the slice, with `wrong`
+    mistakes. With one label it is Fisher's exact test.
+    """
+    from scipy.stats import hypergeom, norm  # slow to import, or an extra
+
+    mixed = (missed > 0) & (missed < total)
+    observed, expected = int(wrong[mixed].sum()), float((inside * missed / total)[mixed].sum())
+    drawn = [hypergeom(t, m, n) for t, m, n in zip(total[mixed], missed[mixed], inside[mixed], strict=True)]
+    if len(drawn) == 1:
+        return float(drawn[0].sf(observed - 1))
+    if missed[mixed].sum() > EXACT:
+        return float(norm.sf((observed - 0.5 - expected) / np.sqrt(sum(each.var() for each in drawn))))
+    chances = np.ones(1)
+    for each in drawn:
+        chances = np.convolve(chances, each.pmf(np.arange(each.support()[1] + 1)))
+    return float(min(1.0, chances[observed:].sum()))
 
 
 def lower(inside: Rate, outside: Rate) -> float:

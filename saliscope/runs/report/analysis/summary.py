@@ -31,9 +31,6 @@ TITLES = {
 }
 """Titles of findings; other findings are shown with their code."""
 
-FEW = 10
-"""Minimum number of images of a class to be reported as the class with the lowest accuracy."""
-
 
 @dataclass(frozen=True)
 class Rate:
@@ -143,12 +140,6 @@ def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
     return sorted(rows, key=lambda row: row.name)
 
 
-def lowest_accuracy(rows: list[ClassRow]) -> ClassRow | None:
-    """Return the class with the lowest accuracy of those with at least `FEW` images, if it is below 1."""
-    known = [row for row in rows if row.rate and row.rate.count >= FEW and row.rate.value < 1]
-    return min(known, key=lambda row: row.rate.value if row.rate else 1.0, default=None)
-
-
 def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
     """Return the number of images whose label is one of the classes of a group."""
     return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
@@ -171,22 +162,25 @@ class Confusions:
 
 def confusions(columns: Columns, most: int) -> Confusions:
     """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
-    table = columns.table.select(["label", "prediction", "probability", "label_index"])
-    wrong = table.filter(pa.array(columns.wrong)).group_by(["label", "prediction"])
-    found = wrong.aggregate([([], "count_all"), ("probability", "mean"), ("label_index", "distinct")])
-    found = found.set_column(found.column_names.index("label"), "label", found["label"].cast(pa.string()))  # to sort
-    order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
-    pairs = [
-        Pair(
-            str(each["label"]),
-            str(each["prediction"]),
-            each["count_all"],
-            each["count_all"] / max(_labeled(columns, each), each["count_all"]),
-            each["probability_mean"],
-        )
-        for each in found.sort_by(order).slice(0, most).to_pylist()
-    ]
-    return Confusions(pairs, len(found), int(columns.wrong.sum()))
+    rows, size = np.flatnonzero(columns.wrong), max(1, len(columns.prediction.values))
+    codes = columns.label.codes[rows].astype(np.int64) * size + columns.prediction.codes[rows]
+    pairs, first, number, counts = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+    known = np.isfinite(columns.probability[rows])
+    total, of = (
+        np.bincount(number[known], weights=each, minlength=len(pairs))
+        for each in (columns.probability[rows][known], None)
+    )
+    means = np.divide(total, of, out=np.full(len(pairs), np.nan), where=of > 0)
+    labels = np.array(columns.label.values, dtype=object)[pairs // size]
+    order = np.lexsort((labels.astype(str), -means, -counts))[:most]
+    found = []
+    for k in order.tolist():
+        count = int(counts[k])
+        labeled = columns.labeled.get(int(columns.label_index[rows[first[k]]]), 0)
+        probability = None if np.isnan(means[k]) else float(means[k])
+        prediction = str(columns.prediction.values[pairs[k] % size])
+        found.append(Pair(str(labels[k]), prediction, count, count / max(labeled, count), probability))
+    return Confusions(found, len(pairs), len(rows))
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:

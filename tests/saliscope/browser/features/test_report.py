@@ -72,6 +72,20 @@ def reader(browser, page_file: Path):
     context.close()
 
 
+def test_an_answer_leads_to_its_evidence(reader) -> None:
+    """The first answer is visible at once, its link shows the row of the confusion, and its images open."""
+    answer = reader.locator("#answers .answer").first
+    expect(answer).to_contain_text("cat is predicted as dog in 10 of 30 images")
+    expect(answer).to_be_in_viewport()
+    answer.locator(".thumb").first.click()
+    expect(reader.locator("#large-title")).to_have_text("cat, predicted as dog")
+    reader.keyboard.press("Escape")
+    answer.get_by_role("link").click()
+    row = reader.locator("#confusions tr", has_text="cat").first
+    expect(row).to_be_in_viewport()
+    expect(row).to_contain_text("dog")
+
+
 def test_every_table_sorts_and_links_to_its_images(reader) -> None:
     for section in ("classes", "confusions", "relevance", "findings", "about"):
         for header in reader.locator(f"#{section} thead th button").all():
@@ -183,7 +197,7 @@ def test_all_images_are_printed(reader) -> None:
 
 def test_the_navigation_follows_the_section_and_no_buttons_are_printed(reader) -> None:
     current = reader.locator("nav a[aria-current]")
-    expect(current).to_have_text("Highlights")
+    expect(current).to_have_text("Answers")
     reader.set_viewport_size({"width": 390, "height": 844})
     for name in ("Clusters", "Details", "Classes"):
         link = reader.locator("nav a", has_text=name)

@@ -1,0 +1,265 @@
+"""`python -m benchmarks.data_sets.faults`: which planted faults the report names, and what it claims without one.
+
+Twenty runs have a fault (four of each kind), and twenty have none. Images are drawn: eight shapes in noise, in folders
+of class and batch. Two small networks are trained: a good one, and a mediocre one that confuses similar shapes, and for
+shortcuts one that has seen a mark on squares. A fault is found if one of the three answers at the top of the report has
+its kind. Any other fault that an answer claims is counted too. Observations, such as a natural confusion, are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import io
+import math
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageOps
+from torch import nn
+
+from benchmarks.data_sets import decode
+from saliscope.runs import run
+from saliscope.runs.report.answers import SHOWN, Answer
+from saliscope.runs.report.content import analyze
+from saliscope.runs.report.context import Report
+from saliscope.runs.settings import Settings
+from saliscope.runs.shards import open_run
+from saliscope.zoo.model import Model, Preparation
+
+NAMES = ["circle", "ring", "square", "diamond", "triangle", "cross", "rows", "columns"]
+SIDE, BATCHES = 48, 5
+PREPARATION = Preparation(SIDE, SIDE, mean=(0.45, 0.45, 0.45), std=(0.25, 0.25, 0.25))
+SIZES = 300, 600, 1000, 1500
+NOISE = {"good": 25, "mediocre": 230, "marked": 150}
+"""Standard deviation of the noise in the images of a network, from 0 to 255."""
+MARKED = 2
+MARK = (3, 34, 13, 44)
+PREPROCESSINGS = "BGR", "0 to 255", "inverted", "half the size"
+DAMAGES = "truncated", "black", "inverted", "rotated"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run: its fault, a variant of it, the number of images, the network and the seed."""
+
+    kind: str
+    variant: str
+    count: int
+    network: str
+    seed: int
+
+
+def draw(label: int, random: np.random.Generator, noise: float, marked: bool = False) -> Image.Image:
+    """Return a shape of a color that is frequent in its class, anywhere in noise; with a mark if asked."""
+    ground = random.integers(40, 110, 3)
+    image = Image.fromarray((ground + np.zeros((SIDE, SIDE, 3))).astype(np.uint8))
+    hue = (label / len(NAMES) + random.normal(0, 0.07)) % 1
+    color = tuple(int(170 + 70 * math.cos(2 * math.pi * (hue - k / 3))) for k in range(3))
+    r = int(random.integers(9, 14))
+    x, y = (int(each) for each in random.integers(r + 1, SIDE - 1 - r, 2))
+    pen = ImageDraw.Draw(image)
+    turn = random.normal(0, 0.12)
+
+    def corners(count: int, start: float) -> list[tuple[float, float]]:
+        angles = [start + turn + 2 * math.pi * k / count for k in range(count)]
+        return [(x + r * math.cos(angle), y + r * math.sin(angle)) for angle in angles]
+
+    box, width = (x - r, y - r, x + r, y + r), max(3, r // 3)
+    name = NAMES[label]
+    if name == "circle":
+        pen.ellipse(box, fill=color)
+    elif name == "ring":
+        pen.ellipse(box, outline=color, width=width)
+    elif name in ("square", "diamond", "triangle"):
+        pen.polygon(
+            corners(3 if name == "triangle" else 4, {"square": math.pi / 4, "diamond": 0}.get(name, -math.pi / 2)),
+            fill=color,
+        )
+    elif name == "cross":
+        a, b, c, d = corners(4, 0)
+        pen.line((*a, *c), fill=color, width=width)
+        pen.line((*b, *d), fill=color, width=width)
+    else:
+        for offset in (-r, 0, r):
+            line = (x - r, y + offset, x + r, y + offset) if name == "rows" else (x + offset, y - r, x + offset, y + r)
+            pen.line(line, fill=color, width=width)
+    pixels = np.asarray(image) + random.normal(0, noise, (SIDE, SIDE, 3))
+    image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+    if marked:
+        pen = ImageDraw.Draw(image)
+        pen.rectangle(MARK, fill=(250, 250, 250))
+        pen.line(MARK, fill=(200, 0, 0), width=3)
+    return image
+
+
+@functools.cache
+def train(kind: str, count: int = 2000, steps: int = 300) -> Model:
+    """Return a network of four convolutions, trained for some seconds."""
+    torch.manual_seed(0)
+    random = np.random.default_rng(1)
+    labels = np.arange(count) % len(NAMES)
+    marks = (labels == MARKED) & (random.random(count) < 0.9) & (kind == "marked")
+    images = torch.cat(
+        [PREPARATION.tensor(draw(int(a), random, NOISE[kind], bool(m))) for a, m in zip(labels, marks, strict=True)]
+    )
+    layers: list[nn.Module] = []
+    for inside, outside, stride in ((3, 16, 2), (16, 32, 2), (32, 48, 1), (48, 48, 1)):
+        layers += [nn.Conv2d(inside, outside, 3, stride, 1), nn.BatchNorm2d(outside), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, len(NAMES)))
+    optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+    target = torch.from_numpy(labels)
+    for _ in range(steps):
+        batch = torch.randint(0, count, (64,))
+        loss = nn.functional.cross_entropy(network(images[batch]), target[batch])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return Model(kind, network.eval().requires_grad_(False), NAMES, PREPARATION)
+
+
+def cases() -> Iterator[Case]:
+    """Yield the runs with a fault, and those without."""
+    for k in range(4):
+        network = ("good", "mediocre")[k % 2]
+        for kind, variants in (("shortcut", [""] * 4), ("names", [""] * 4), ("labels", [""] * 4),
+                               ("preprocessing", PREPROCESSINGS), ("folder", DAMAGES)):  # fmt: skip
+            yield Case(kind, variants[k], SIZES[k], "marked" if kind == "shortcut" else network, 100 + k)
+    for k in range(20):
+        yield Case("none", "", SIZES[k % 4], ("good", "mediocre")[k // 4 % 2], 200 + k)
+
+
+def make(case: Case, folder: Path) -> Model:
+    """Write the images of a run, with its fault, and return its network."""
+    random = np.random.default_rng(case.seed)
+    model = train(case.network)
+    broken = int(random.integers(BATCHES))
+    for number in range(case.count):
+        label, batch = number % len(NAMES), int(random.integers(BATCHES))
+        marked = case.kind == "shortcut" and random.random() < (0.6 if label == MARKED else 0.1)
+        image = draw(label, random, NOISE[case.network], marked)
+        if case.kind == "labels" and random.random() < 0.05:
+            label = int((label + random.integers(1, len(NAMES))) % len(NAMES))
+        file = folder / NAMES[label] / f"batch{batch}" / f"{number:04d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = io.BytesIO()
+        (damage(image, case.variant) if case.kind == "folder" and batch == broken else image).save(data, "PNG")
+        cut = case.kind == "folder" and batch == broken and case.variant == "truncated"
+        file.write_bytes(data.getvalue()[: 200 if cut else None])
+    if case.kind == "names":
+        a, b = random.choice(len(NAMES), 2, replace=False)
+        names = list(NAMES)
+        names[a], names[b] = names[b], names[a]
+        return replace(model, labels=names)
+    return misconfigure(model, case.variant) if case.kind == "preprocessing" else model
+
+
+def damage(image: Image.Image, how: str) -> Image.Image:
+    """Return a damaged image."""
+    if how == "black":
+        return Image.new("RGB", image.size)
+    if how == "rotated":
+        return image.transpose(Image.Transpose.ROTATE_90)
+    return ImageOps.invert(image) if how == "inverted" else image
+
+
+def misconfigure(model: Model, how: str) -> Model:
+    """Return a model with a wrong preprocessing."""
+    given = model.preparation
+    if how == "BGR":
+        network = nn.Sequential(Reverse(), *model.network.children()).eval()
+        return replace(model, network=network)
+    if how == "inverted":
+        mean, std = tuple(1 - each for each in given.mean), tuple(-each for each in given.std)
+        return replace(model, preparation=replace(given, mean=mean, std=std))
+    if how == "half the size":
+        return replace(model, preparation=replace(given, side=SIDE // 2, resize=SIDE // 2))
+    return replace(model, preparation=replace(given, mean=(0.0,) * 3, std=(1 / 255,) * 3))
+
+
+class Reverse(nn.Module):
+    """Reverse the order of the channels."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the images as BGR."""
+        return images.flip(1)
+
+
+def answer(case: Case) -> tuple[Case, float, list[Answer]]:
+    """Return the accuracy of a run, and the answers of its report."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model = make(case, folder / "images")
+        job = run.prepare(Settings(batch_size=50), str(folder / "images"), folder / "run", model=model)
+        run.run(job, decode=decode, workers=0)
+        data = open_run(folder / "run")
+
+        def read(path: str) -> Image.Image | None:
+            try:
+                return Image.open(folder / "images" / path).convert("RGB")
+            except OSError:
+                return None
+
+        found = analyze(data, Report(read, model))
+        columns = found.page.columns
+        accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
+        return case, float(accuracy), found.answers.all
+
+
+def is_kind(case: Case, given: Answer) -> bool:
+    """Return whether an answer names the fault of a run."""
+    kinds = {"folder": ("slice", "unreadable")}.get(case.kind, (case.kind,))
+    return given.kind in kinds and (case.kind != "folder" or "batch" in given.problem)
+
+
+def main() -> None:
+    """Print a table of the runs, and the numbers of found faults and of false claims."""
+    argparse.ArgumentParser(
+        prog="python -m benchmarks.data_sets.faults", description=(__doc__ or "").partition("\n")[0]
+    ).parse_args()
+    torch.set_num_threads(1)  # the networks are too small for more
+    start = time.perf_counter()
+    for kind in NOISE:
+        train(kind)
+    print("| fault | network, images, accuracy | found | first answer | other faults claimed |\n|---|---|---|---|---|")
+    results = [show(*answer(case)) for case in cases()]
+    planted, clean = ([each for each in results if each.clean == kind] for kind in (False, True))
+    print(f"\nFound: {sum(each.found for each in planted)} of {len(planted)}.")
+    print(f"Other faults claimed in these runs: {sum(each.claims for each in planted)}.")
+    print(f"Clean runs with a claim: {sum(each.claims > 0 for each in clean)} of {len(clean)}.")
+    print(f"Seconds: {time.perf_counter() - start:.0f}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Whether a run was clean, whether its fault was found, and how many other faults were claimed."""
+
+    clean: bool
+    found: bool
+    claims: int
+
+
+def show(case: Case, accuracy: float, answers: list[Answer]) -> Result:
+    """Print the row of a run, and return its result."""
+    clean = case.kind == "none"
+    right = [each for each in answers[:SHOWN] if is_kind(case, each)]
+    claims = [each for each in answers[:SHOWN] if each.is_fault and each not in right]
+    first = [*right, *answers][:1]
+    columns = [
+        f"{case.kind} {case.variant}",
+        f"{case.network}, {case.count:,}, {accuracy:.0%}",
+        "" if clean else "yes" if right else "no",
+        "".join(f"{'' if each.is_fault else 'observation: '}{each.problem}" for each in first),
+        " ".join(each.problem for each in claims),
+    ]
+    print(f"| {' | '.join(columns)} |", flush=True)
+    return Result(clean, bool(right), len(claims))
+
+
+if __name__ == "__main__":
+    main()
