@@ -1,0 +1,1 @@
+"""Units and concepts: what the channels of a layer respond to, with names that are tested."""
