@@ -43,6 +43,8 @@ from explainers.call.loop import Partial, largest_batch
 from explainers.call.score_kind import detect_score
 from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
+from explainers.concepts.names import UnitName, name_units
+from explainers.concepts.units import IndexedBatch, LayerUnits, TopImages, UnitIndex, index_units
 from explainers.default_targets import classes_by_area, detections_by_score, is_background, pixel_classes
 from explainers.derived_targets import Contrast, LogProbability, Probability, Sum, Through, Unit, unit
 from explainers.detections import DetrDetections, YoloDetections
@@ -148,11 +150,13 @@ __all__ = [
     "Finding",
     "FullGradients",
     "GradientLog",
+    "IndexedBatch",
     "Intervention",
     "Layer",
     "LayerDescription",
     "LayerNotFound",
     "LayerRanRepeatedly",
+    "LayerUnits",
     "LogProbability",
     "Logit",
     "MaskScores",
@@ -182,7 +186,10 @@ __all__ = [
     "Swap",
     "Target",
     "Through",
+    "TopImages",
     "Unit",
+    "UnitIndex",
+    "UnitName",
     "UnsupportedModel",
     "UnsupportedOperation",
     "ValueTrace",
@@ -222,6 +229,7 @@ __all__ = [
     "grad_cam_sweep",
     "holm",
     "impute",
+    "index_units",
     "input_gradients",
     "intervene",
     "is_background",
@@ -231,6 +239,7 @@ __all__ = [
     "keep_freed_memory",
     "largest_batch",
     "list_layers",
+    "name_units",
     "network_blocks",
     "overlay",
     "overlay_frames",

@@ -135,8 +135,8 @@ def _name(
     auc, low, high = (float(each) for each in auc_intervals(second[:, unit], tested[chosen : chosen + 1]))
     if auc < least:
         return None
-    count = int(tested[chosen].sum())
-    return UnitName(words[chosen], auc, low, high, count, tested.shape[1] - count)
+    images = int(tested[chosen].sum())
+    return UnitName(words[chosen], auc, low, high, images, tested.shape[1] - images)
 
 
 def auc_intervals(values: Tensor, has: Tensor) -> tuple[Tensor, Tensor, Tensor]:

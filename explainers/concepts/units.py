@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -173,15 +173,9 @@ class IndexedBatch:
     activations: dict[str, Tensor]
 
 
-class _Peaks(NamedTuple):
-    """Each channel's largest value in each image, its cell (a flat index), the mean and the lowest value, [n, K]."""
-
-    values: Tensor
-    cells: Tensor
-    means: Tensor
-    lowest: Tensor
-    effects: Tensor | None = None
-    effect_cells: Tensor | None = None
+_Peaks = dict[str, Tensor]
+"""Of each channel in each image, [n, K]: the largest "value", its "cell" (a flat index), the "mean" and the "lowest"
+value, and if asked for the "effect" and its "effect_cell"."""
 
 
 @check_keywords
@@ -212,8 +206,8 @@ def index_units(
     `channel_effects` if the score is a linear function of the layer, as after the last layer before global pooling and
     a linear head; otherwise it is a first-order estimate.
 
-    `progress` is called with an `IndexedBatch` after each batch. If it returns False, the index so far is returned; merge
-    it with an index of the other images to continue. `forward` is as in `explain`.
+    `progress` is called with an `IndexedBatch` after each batch. If it returns False, the index so far is returned;
+    merge it with an index of the other images to continue. `forward` is as in `explain`.
 
     Returns  a `UnitIndex`, with tensors on the CPU
     Errors   BadImages without images, for images of different sizes, or videos; LayerNotFound; NoSpatialOutput for a
@@ -260,7 +254,7 @@ def _read(images: Tensor | Iterable[Batch], size: int) -> Iterator[tuple[Tensor,
     Errors   WrongType, BadImages
     """
     count = 0
-    if isinstance(images, (str, bytes)) or not isinstance(images, Iterable):
+    if not isinstance(images, Iterable):
         raise wrong_type("images", images, "a tensor [N, C, H, W], or an iterable of batches")
     for given in [images] if isinstance(images, Tensor) else images:
         batch, positions = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
@@ -302,11 +296,13 @@ class _Pass:
         if bool(finite.any()):
             peaks = self._peaks(batch if bool(finite.all()) else batch[finite])
         positions = positions[finite.cpu()]
-        for each in peaks.values():
-            finite = each.values.isfinite().all(1) & each.means.isfinite().all(1)
-            if not bool(finite.all()):
-                peaks = {name: _Peaks(*(x if x is None else x[finite] for x in of)) for name, of in peaks.items()}
-                positions = positions[finite]
+        if peaks:
+            each = [
+                values.isfinite().all(1) for of in peaks.values() for values in (of["value"], of["lowest"], of["mean"])
+            ]
+            finite = torch.stack(each).all(0)
+            peaks = {name: {field: x[finite] for field, x in of.items()} for name, of in peaks.items()}
+            positions = positions[finite]
         self.skipped += len(batch) - len(positions)
         if len(positions):
             layers = {name: self._units(name, each, positions) for name, each in peaks.items()}
@@ -315,7 +311,7 @@ class _Pass:
         if self.index is None:
             return None
         self.index = replace(self.index, skipped=self.skipped)
-        return IndexedBatch(self.index, positions, {name: each.values for name, each in peaks.items()})
+        return IndexedBatch(self.index, positions, {name: each["value"] for name, each in peaks.items()})
 
     def _peaks(self, batch: Tensor) -> dict[str, _Peaks]:
         """Return the peaks of each layer for finite images."""
@@ -345,24 +341,21 @@ class _Pass:
             images = positions.expand(values.shape[1], -1)
             return TopImages(values.T, images, torch.stack([rows, columns], 2), boxes[rows, columns]).sort(self.top)
 
-        found = None
-        if peaks.effects is not None and peaks.effect_cells is not None:
-            found = top_of(peaks.effects, peaks.effect_cells)
-        sparsity = (peaks.values <= 0).double().mean(0)
-        mean, lowest = peaks.means.double().mean(0), peaks.lowest.amin(0)
-        top = top_of(peaks.values, peaks.cells)
-        return LayerUnits(name, tuple(boxes.shape[:2]), len(positions), top, found, mean, sparsity, lowest)
+        effects = top_of(peaks["effect"], peaks["effect_cell"]) if "effect" in peaks else None
+        top, sparsity = top_of(peaks["value"], peaks["cell"]), (peaks["value"] <= 0).double().mean(0)
+        mean, lowest = peaks["mean"].double().mean(0), peaks["lowest"].amin(0)
+        return LayerUnits(name, tuple(boxes.shape[:2]), len(positions), top, effects, mean, sparsity, lowest)
 
 
 def _joined(parts: Sequence[_Peaks]) -> _Peaks:
-    return _Peaks(*(None if fields[0] is None else torch.cat(fields) for fields in zip(*parts, strict=True)))
+    return {field: torch.cat([part[field] for part in parts]) for field in parts[0]}
 
 
 def _peaks_of(maps: Tensor) -> _Peaks:
     """Return the peaks of maps [n, K, h, w], on the CPU."""
     cells = maps.flatten(2)
     values, at = cells.max(2)
-    return _Peaks(values.cpu(), at.cpu(), cells.mean(2).cpu(), cells.amin(2).cpu())
+    return {"value": values.cpu(), "cell": at.cpu(), "mean": cells.mean(2).cpu(), "lowest": cells.amin(2).cpu()}
 
 
 def _with_effects(layout: LayerLayout, activations: Tensor, gradients: Tensor) -> _Peaks:
@@ -370,8 +363,8 @@ def _with_effects(layout: LayerLayout, activations: Tensor, gradients: Tensor) -
     products = activations.detach() * gradients
     cells = maps_of(layout, products).flatten(2)
     whole = products.movedim(layout.channel_axis, 1).flatten(2).sum(2)
-    effects = whole.to(cells).cpu(), cells.argmax(2).cpu()
-    return _peaks_of(maps_of(layout, activations))._replace(effects=effects[0], effect_cells=effects[1])
+    effects = {"effect": whole.to(cells).cpu(), "effect_cell": cells.argmax(2).cpu()}
+    return _peaks_of(maps_of(layout, activations)) | effects
 
 
 class _Stop(Exception):
@@ -386,7 +379,7 @@ def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tens
         maps = maps_of(layout, single_tensor(layout.name, output))
         if len(maps) != len(batch):
             raise UnsupportedModel(
-                f"Layer {layout.name!r} returned {len(maps)} rows for {len(batch)} images: the network runs it on parts "
+                f"Layer {layout.name!r} has {len(maps)} rows for {len(batch)} images: the network runs it on parts "
                 "of the batch. Set batch_size=1."
             )
         found[layout.name] = _peaks_of(maps)
@@ -411,354 +404,6 @@ def _fast_copy(run: Run, image: Tensor, layouts: Sequence[LayerLayout]) -> nn.Mo
     copy = fused_copy(view, image, output) if isinstance(output, Tensor) else None
     if copy is None or any(layout.name.partition("#")[0] in copy.fused for layout in layouts):
         return None
-    return copy.network
-
-
-def _fields(self) -> tuple[Tensor, ...]:
-    return self.values, self.images, self.cells, self.boxes
-
-
-def _like(order: Tensor, tensor: Tensor) -> Tensor:
-    return order if tensor.ndim == 2 else order[..., None].expand(*order.shape, tensor.shape[2])
-
-
-@dataclass(frozen=True, eq=False)
-class LayerUnits:
-    """The units (channels) of one layer.
-
-    `top` has the images with the strongest activation of each channel, `effects` those with its largest effect on the
-    score, or None. `mean` [K] is the mean over all cells of all images, `sparsity` [K] the share of images in which no
-    cell is above 0, and `lowest` [K] the lowest activation. `grid` is (height, width), `count` the number of images.
-    """
-
-    layer: str
-    grid: tuple[int, ...]
-    count: int
-    top: TopImages
-    effects: TopImages | None
-    mean: Tensor
-    sparsity: Tensor
-    lowest: Tensor
-
-    @property
-    def dead(self) -> Tensor:
-        """Whether each channel [K] has the same value in all cells of all images; False if there is only one value."""
-        several = self.count * self.grid[0] * self.grid[1] > 1
-        return (self.lowest == self.top.values[:, 0]) & several
-
-    def merge(self, other: LayerUnits, top: int) -> LayerUnits:
-        """Return the units over the images of both.
-
-        Errors   BadOption if they are not of the same layer
-        """
-        if (self.layer, self.grid, len(self.mean)) != (other.layer, other.grid, len(other.mean)) or (
-            (self.effects is None) != (other.effects is None)
-        ):
-            raise BadOption(
-                f"Cannot merge {self.layer!r} (grid {self.grid}, {len(self.mean)} channels) with {other.layer!r} (grid "
-                f"{other.grid}, {len(other.mean)} channels), or one of them has no effects. Index the same layers of "
-                "the same model with the same options."
-            )
-        count, share = self.count + other.count, other.count / (self.count + other.count)
-        effects = self.effects and other.effects and self.effects.merge(other.effects, top)
-        mean, sparsity = self.mean.lerp(other.mean, share), self.sparsity.lerp(other.sparsity, share)
-        lowest = torch.minimum(self.lowest, other.lowest)
-        merged = self.top.merge(other.top, top)
-        return LayerUnits(self.layer, self.grid, count, merged, effects, mean, sparsity, lowest)
-
-
-@dataclass(frozen=True, eq=False)
-class UnitIndex:
-    """The result of `index_units`: `layers` by name, for `count` images and the `top` images of each channel.
-
-    `skipped` is the number of images that were left out because they, or their activations, are not finite.
-    `index | other` merges two indices of different images.
-    """
-
-    layers: dict[str, LayerUnits]
-    count: int
-    skipped: int
-    top: int
-
-    def __or__(self, other: UnitIndex) -> UnitIndex:
-        """Return the index of the images of both.
-
-        Errors   BadOption for other layers or another `top`, or if both have images with the same positions
-        """
-        if not isinstance(other, UnitIndex):
-            return NotImplemented
-        if (list(self.layers), self.top) != (list(other.layers), other.top):
-            raise BadOption(
-                f"Cannot merge an index of {list(self.layers)} with top={self.top} and one of {list(other.layers)} "
-                f"with top={other.top}. Index the same layers with the same options."
-            )
-        for name, units in self.layers.items():
-            common = units.top.images[torch.isin(units.top.images, other.layers[name].top.images)]
-            if len(common):
-                raise BadOption(
-                    f"Both indices have an image at position {int(common[0])}. Give each image a position of its own: "
-                    "batches (images, positions)."
-                )
-        layers = {name: units.merge(other.layers[name], self.top) for name, units in self.layers.items()}
-        return UnitIndex(layers, self.count + other.count, self.skipped + other.skipped, self.top)
-
-    def __repr__(self) -> str:
-        layers = ", ".join(f"{name}: {len(units.mean)} channels" for name, units in self.layers.items())
-        skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"UnitIndex({layers}; top {self.top} of {self.count} images{skipped})"
-
-
-@dataclass(frozen=True, eq=False)
-class IndexedBatch:
-    """What `progress` gets after each batch: the index so far, and what is new.
-
-    `positions` [n] are those of the batch's images, without skipped ones, and `activations` the strongest activation of
-    each channel in each of them, [n, K] by layer, as `name_units` takes them.
-    """
-
-    index: UnitIndex
-    positions: Tensor
-    activations: dict[str, Tensor]
-
-
-class _Peaks(NamedTuple):
-    """Each channel's largest value in each image, its cell (a flat index), the mean and the lowest value, [n, K]."""
-
-    values: Tensor
-    cells: Tensor
-    means: Tensor
-    lowest: Tensor
-    effects: Tensor | None = None
-    effect_cells: Tensor | None = None
-
-
-@check_keywords
-@torch.inference_mode(False)
-def index_units(
-    model: nn.Module,
-    images: Tensor | Iterable[Batch],
-    layers: LayerName | Sequence[LayerName],
-    *,
-    top: int = 9,
-    effects: int | str | Target | None = None,
-    batch_size: int = 32,
-    progress: Callable[[IndexedBatch], Any] | None = None,
-    forward: Forward | None = None,
-) -> UnitIndex:
-    """Find the images, and the places in them, to which each channel of some layers responds most.
-
-    `images` is a tensor, or an iterable of batches, which is read once. A batch is a tensor, or a tuple of a tensor and
-    the position of each image, which identifies it in the result; otherwise the images are numbered from 0. All
-    images must have the same size. Larger batches than `batch_size` are split. Memory depends on the numbers of
-    channels and `top`, not on the number of images.
-
-    The receptive field is that of `Layer.receptive_fields`, clipped at the borders of the image; if it cannot be
-    determined, the box is the part of the image that the cell covers.
-
-    `effects` also finds the images in which each channel contributes most to the score of a class, of a `Target`, or of
-    each image's top class ("predicted"). The effect is gradient × activation, as in `channel_contributions`. It equals
-    `channel_effects` if the score is a linear function of the layer, as after the last layer before global pooling and
-    a linear head; otherwise it is a first-order estimate.
-
-    `progress` is called with an `IndexedBatch` after each batch. If it returns False, the index so far is returned; merge
-    it with an index of the other images to continue. `forward` is as in `explain`.
-
-    Returns  a `UnitIndex`, with tensors on the CPU
-    Errors   BadImages without images, for images of different sizes, or videos; LayerNotFound; NoSpatialOutput for a
-             layer without a grid; BadOption
-
-    Example
-        >>> index = index_units(model, images, ["layer3", "layer4"], top=1)
-        >>> index.layers["layer4"].top.images.shape
-        torch.Size([512, 1])
-    """
-    names = _checked_layers(layers)
-    for option, value in (("top", top), ("batch_size", batch_size)):
-        if (whole_number(value) or 0) < 1:
-            raise BadOption(f"{option}={shorten(value)} is not valid. Give a whole number of at least 1.")
-    if isinstance(effects, (bool, list, tuple, Tensor)) or (isinstance(effects, str) and effects != PREDICTED):
-        raise BadOption(f"effects={shorten(effects)} is not valid. Give the index of a class, 'predicted' or a Target.")
-    batches = _read(images, batch_size)
-    first = next(batches, None)
-    if first is None:
-        raise BadImages("images has no image. Give a tensor [N, C, H, W], or batches of them.")
-    check_images(model, first[0].nan_to_num(0, 0, 0) if first[0].is_floating_point() else first[0])
-    model = model if forward is None else wrap_forward(model, forward, first[0])
-    with torch.no_grad(), one_call(model):
-        pass_ = _Pass(model, names, effects, top, tuple(first[0].shape[1:]))
-        for batch, positions in itertools.chain([first], batches):
-            indexed = pass_.add(batch, positions)
-            if progress is not None and indexed is not None and progress(indexed) is False:
-                break
-    if pass_.index is None:
-        raise BadImages(f"None of the {pass_.skipped} images is finite, or none has finite activations.")
-    return pass_.index
-
-
-def _checked_layers(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:
-    names = [layers] if isinstance(layers, (str, nn.Module)) else layers
-    if not isinstance(names, (list, tuple)) or not names:
-        raise wrong_type("layers", layers, "the name of a layer, or a list of names from list_layers(model, images)")
-    return list(names)
-
-
-def _read(images: Tensor | Iterable[Batch], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of at most `size` images with their positions.
-
-    Errors   WrongType, BadImages
-    """
-    count = 0
-    if isinstance(images, (str, bytes)) or not isinstance(images, Iterable):
-        raise wrong_type("images", images, "a tensor [N, C, H, W], or an iterable of batches")
-    for given in [images] if isinstance(images, Tensor) else images:
-        batch, positions = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-        if not isinstance(batch, Tensor):
-            raise wrong_type("A batch of images", batch, "a tensor [N, C, H, W], or a tuple (tensor, positions)")
-        if batch.ndim != 4:
-            raise BadImages(f"A batch of images has shape {tuple(batch.shape)}. Give images [N, C, H, W].")
-        numbers = range(count, count + len(batch)) if positions is None else whole_numbers(positions)
-        if numbers is None or len(numbers) != len(batch):
-            raise BadImages(
-                f"positions={shorten(positions)} does not match {len(batch)} images. Give one whole number for each."
-            )
-        count += len(batch)
-        for start in range(0, len(batch), size):
-            yield batch[start : start + size], torch.tensor(numbers[start : start + size])
-
-
-class _Pass:
-    """One pass over the images, inside one call of the model."""
-
-    def __init__(
-        self, model: nn.Module, names: list[LayerName], effects: Any, top: int, shape: tuple[int, ...]
-    ) -> None:
-        self.model, self.names, self.effects, self.top, self.shape = model, names, effects, top, shape
-        self.index: UnitIndex | None = None
-        self.skipped = 0
-        self._boxes: dict[str, Tensor] = {}
-        self._copy: nn.Module | None = None
-
-    def add(self, batch: Tensor, positions: Tensor) -> IndexedBatch | None:
-        """Add a batch to the index; returns None if no image of it is finite."""
-        if tuple(batch.shape[1:]) != self.shape:
-            raise BadImages(
-                f"images of shape {tuple(batch.shape[1:])} follow images of shape {self.shape}. Resize all images to "
-                "one size."
-            )
-        finite = batch.flatten(1).isfinite().all(1) if batch.is_floating_point() else torch.ones(len(batch)).bool()
-        peaks: dict[str, _Peaks] = {}
-        if bool(finite.any()):
-            peaks = self._peaks(batch if bool(finite.all()) else batch[finite])
-        positions = positions[finite.cpu()]
-        for each in peaks.values():
-            finite = each.values.isfinite().all(1) & each.means.isfinite().all(1)
-            if not bool(finite.all()):
-                peaks = {name: _Peaks(*(x if x is None else x[finite] for x in of)) for name, of in peaks.items()}
-                positions = positions[finite]
-        self.skipped += len(batch) - len(positions)
-        if len(positions):
-            layers = {name: self._units(name, each, positions) for name, each in peaks.items()}
-            new = UnitIndex(layers, len(positions), 0, self.top)
-            self.index = new if self.index is None else self.index | new
-        if self.index is None:
-            return None
-        self.index = replace(self.index, skipped=self.skipped)
-        return IndexedBatch(self.index, positions, {name: each.values for name, each in peaks.items()})
-
-    def _peaks(self, batch: Tensor) -> dict[str, _Peaks]:
-        """Return the peaks of each layer for finite images."""
-        check_images(self.model, batch)
-        target = None if self.effects in (None, PREDICTED) else self.effects
-        with open_run(self.model, batch[:1] if self.effects is None else batch, target, several=True) as run:
-            if len(batch) > 1 and (run.view.decides or run.view.is_row_by_row):
-                parts = [self._peaks(row) for row in batch.split(1)]
-                return {name: _joined([part[name] for part in parts]) for name in parts[0]}
-            layouts = [run.layer_layout(name) for name in self.names]
-            for layout in layouts:
-                if layout.name not in self._boxes:
-                    self._boxes[layout.name] = _fields(run, layout)
-            if self.effects is not None:
-                both = run.backward.scores_at(layouts, run.images)[1]
-                return {layout.name: _with_effects(layout, *both[layout.name]) for layout in layouts}
-            if self.index is None:
-                self._copy = _fast_copy(run, batch[:1], layouts)
-            return _read_layers(self._copy or run.view.network, layouts, batch)
-
-    def _units(self, name: str, peaks: _Peaks, positions: Tensor) -> LayerUnits:
-        """Return the index of one layer for one batch."""
-        boxes = self._boxes[name]
-
-        def top_of(values: Tensor, cells: Tensor) -> TopImages:
-            rows, columns = cells.T // boxes.shape[1], cells.T % boxes.shape[1]
-            images = positions.expand(values.shape[1], -1)
-            return TopImages(values.T, images, torch.stack([rows, columns], 2), boxes[rows, columns]).sort(self.top)
-
-        found = None
-        if peaks.effects is not None and peaks.effect_cells is not None:
-            found = top_of(peaks.effects, peaks.effect_cells)
-        sparsity = (peaks.values <= 0).double().mean(0)
-        mean, lowest = peaks.means.double().mean(0), peaks.lowest.amin(0)
-        top = top_of(peaks.values, peaks.cells)
-        return LayerUnits(name, tuple(boxes.shape[:2]), len(positions), top, found, mean, sparsity, lowest)
-
-
-def _joined(parts: Sequence[_Peaks]) -> _Peaks:
-    return _Peaks(*(None if fields[0] is None else torch.cat(fields) for fields in zip(*parts, strict=True)))
-
-
-def _peaks_of(maps: Tensor) -> _Peaks:
-    """Return the peaks of maps [n, K, h, w], on the CPU."""
-    cells = maps.flatten(2)
-    values, at = cells.max(2)
-    return _Peaks(values.cpu(), at.cpu(), cells.mean(2).cpu(), cells.amin(2).cpu())
-
-
-def _with_effects(layout: LayerLayout, activations: Tensor, gradients: Tensor) -> _Peaks:
-    """Return the peaks of a layer, and the sum of gradient × activation of each channel with its largest cell."""
-    products = activations.detach() * gradients
-    cells = maps_of(layout, products).flatten(2)
-    whole = products.movedim(layout.channel_axis, 1).flatten(2).sum(2)
-    effects = whole.to(cells).cpu(), cells.argmax(2).cpu()
-    return _peaks_of(maps_of(layout, activations))._replace(effects=effects[0], effect_cells=effects[1])
-
-
-class _Stop(Exception):
-    """Stops a forward pass at the last layer whose output is needed."""
-
-
-def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tensor) -> dict[str, _Peaks]:
-    """Return the peaks of layers, from one forward pass that stops after the last of them."""
-    found: dict[str, _Peaks] = {}
-
-    def read(layout: LayerLayout, output: Any) -> None:
-        maps = maps_of(layout, single_tensor(layout.name, output))
-        if len(maps) != len(batch):
-            raise UnsupportedModel(
-                f"Layer {layout.name!r} returned {len(maps)} rows for {len(batch)} images: the network runs it on parts "
-                "of the batch. Set batch_size=1."
-            )
-        found[layout.name] = _peaks_of(maps)
-        if len(found) == len({each.name for each in layouts}):
-            raise _Stop
-
-    edits = [(find_hook_point(network, layout.name), partial(read, layout)) for layout in layouts]
-    with replaced_outputs(network, edits), suppress(_Stop):
-        network(channels_last(batch))  # a copy, since the network may modify its input
-    for layout in layouts:
-        if layout.name not in found:
-            raise LayerNotFound(did_not_run(layout.name))
-    return {layout.name: found[layout.name] for layout in layouts}
-
-
-def _fast_network(run: Run, image: Tensor, layouts: Sequence[LayerLayout]) -> nn.Module:
-    """Return the copy of the network with folded batch norm, if it computes the layers, or the network itself."""
-    view = run.view
-    if view.kind is not None or isinstance(view.network, ForwardWrapper):
-        return view.network
-    output = view.network(image.clone())
-    copy = fused_copy(view, image, output) if isinstance(output, Tensor) else None
-    if copy is None or any(layout.name.partition("#")[0] in copy.fused for layout in layouts):
-        return view.network
     return copy.network
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from saliscope import __version__
-from saliscope.cli import masks, messages, planning, run_commands, serving
+from saliscope.cli import index_command, masks, messages, planning, run_commands, serving
 from saliscope.cli.options import Device, LogOptions, ModelOptions, RunOptions, expand, refuse_folder, set_offline
 from saliscope.cli.progress import FORMATS, JSON, LOG, TEXT, Progress
 from saliscope.cli.stopping import TERMINATED, StopOnTerminate, Terminated
@@ -266,6 +266,7 @@ def replay(
 
 
 run_commands.register(app)
+index_command.register(app)
 
 
 def _box(text: str | None) -> tuple[float, float, float, float] | None:

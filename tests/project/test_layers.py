@@ -26,7 +26,7 @@ ORDER = [
         within("explainers", names)
         for names in (
             *("hooks", "layers", "probe", "unusual", "call", "keywords blocks", "rules perturbation", "maps"),
-            *("registry", "display", "methods explanation training", "checks metrics experiments"),
+            *("registry", "display", "methods explanation training", "checks metrics experiments concepts"),
         )
     ),
     ["explainers"],

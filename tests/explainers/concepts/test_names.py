@@ -1,4 +1,4 @@
-"""Names of units: the AUC by counting pairs, its interval by DeLong's formula and by resampling, and planted concepts."""
+"""Names of units: the AUC by counting pairs, its interval by DeLong's formula and its coverage, planted concepts."""
 
 from __future__ import annotations
 
