@@ -98,24 +98,18 @@ class LayerUnits:
         """Whether each channel [K] has the same value in all cells of all images."""
         return self.lowest == self.top.values[:, 0]
 
-    def merge(self, other: LayerUnits, top: int) -> LayerUnits:
-        """Return the units over the images of both.
+    @property
+    def form(self) -> str:
+        """What must be equal in two indices that are merged."""
+        effects = "" if self.effects is None else " with effects"
+        return f"{self.layer}: {len(self.mean)} channels of {self.grid}{effects}"
 
-        Errors   BadOption if they are not of the same layer
-        """
-        if (self.layer, self.grid, len(self.mean)) != (other.layer, other.grid, len(other.mean)) or (
-            (self.effects is None) != (other.effects is None)
-        ):
-            raise BadOption(
-                f"Cannot merge {self.layer!r} (grid {self.grid}, {len(self.mean)} channels) with {other.layer!r} (grid "
-                f"{other.grid}, {len(other.mean)} channels), or one of them has no effects. Index the same layers of "
-                "the same model with the same options."
-            )
+    def merge(self, other: LayerUnits, top: int) -> LayerUnits:
+        """Return the units of the same layer over the images of both."""
         count, share = self.count + other.count, other.count / (self.count + other.count)
         effects = self.effects and other.effects and self.effects.merge(other.effects, top)
         mean, sparsity = self.mean.lerp(other.mean, share), self.sparsity.lerp(other.sparsity, share)
-        lowest = torch.minimum(self.lowest, other.lowest)
-        merged = self.top.merge(other.top, top)
+        lowest, merged = torch.minimum(self.lowest, other.lowest), self.top.merge(other.top, top)
         return LayerUnits(self.layer, self.grid, count, merged, effects, mean, sparsity, lowest)
 
 
@@ -139,10 +133,11 @@ class UnitIndex:
         """
         if not isinstance(other, UnitIndex):
             return NotImplemented
-        if (list(self.layers), self.top) != (list(other.layers), other.top):
+        forms = [[f"top {each.top}", *(units.form for units in each.layers.values())] for each in (self, other)]
+        if forms[0] != forms[1]:
             raise BadOption(
-                f"Cannot merge an index of {list(self.layers)} with top={self.top} and one of {list(other.layers)} "
-                f"with top={other.top}. Index the same layers with the same options."
+                f"Cannot merge an index of {', '.join(forms[0])} and one of {', '.join(forms[1])}. Index the same layers "
+                "of the same model with the same options."
             )
         for name, units in self.layers.items():
             common = units.top.images[torch.isin(units.top.images, other.layers[name].top.images)]

@@ -21,7 +21,7 @@ from explainers import IndexedBatch, LayerUnits, TopImages, UnitIndex, default_l
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.run import FEW, Report, versions
+from saliscope.runs.run import FEW, Report, Summary, versions
 from saliscope.runs.settings import PREDICTED, Classes, differences, weights_hash
 from saliscope.runs.shards.locks import FileLock, Lease
 from saliscope.runs.shards.planning import Stamp
@@ -39,8 +39,6 @@ EVERY = 60.0
 """Seconds between two writes of the index so far."""
 TESTED = 10_000
 """Images whose activations are kept to name the units: half of them propose names, the others test them."""
-SHOWN = 20
-"""Messages of unreadable images in the manifest."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +56,16 @@ class IndexSettings:
     batch_size: int = 32
 
 
-@dataclass(frozen=True)
-class IndexSummary:
-    """The result: `counts` has "images", "unreadable", "skipped", "channels", "dead" and "named"."""
-
-    folder: Path | str
-    counts: dict[str, int]
-    new: int
-    seconds: float
-
-
 @dataclass
 class State:
-    """The index so far: `done` images were read, and `samples` has activations [n, K] of some by layer."""
+    """The index so far: `done` images were read, `samples` has activations [n, K] of some by layer, and `errors` the
+    messages of unreadable images by path.
+    """
 
     done: int = 0
     index: UnitIndex | None = None
     positions: list[Tensor] = field(default_factory=list)
     samples: dict[str, list[Tensor]] = field(default_factory=dict)
-    unreadable: int = 0
     errors: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -117,11 +106,6 @@ class IndexJob:
     def step(self) -> int:
         """Every image with a position that is a multiple of this is kept for names."""
         return -(-len(self.items) // TESTED)
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether an image has a label."""
-        return any(item.label is not None for item in self.items)
 
 
 def prepare(
@@ -172,7 +156,7 @@ def write_index(
     workers: int | None = None,
     device: str = "cpu",
     report: Report | None = None,
-) -> IndexSummary:
+) -> Summary:
     """Index all images that are not indexed yet, and write the tables.
 
     `report` is called after each batch. An exception in it stops the index; finished batches are kept.
@@ -182,7 +166,7 @@ def write_index(
     start, store = time.perf_counter(), job.store
     if _is_finished(job):
         counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
-        return IndexSummary(store.folder, counts, 0, time.perf_counter() - start)
+        return Summary(store.folder, counts, 0, time.perf_counter() - start)
     lock: FileLock | Lease
     if isinstance(store, LocalStore):
         store.make_folder(WORK)
@@ -196,8 +180,13 @@ def write_index(
         if workers is None:
             few = len(job.items) - before <= FEW
             workers = 0 if few else max(1, min(4, (os.cpu_count() or 2) // 2))
-        _Indexing(job, state, report).run(decode, workers, device)
-        counts = _write_tables(job, state, decode, workers)
+        try:
+            _Indexing(job, state, report).run(decode, workers, device)
+            counts = _write_tables(job, state, decode, workers)
+        except BaseException:
+            if state.index is not None:
+                store.write(STATE, state.to_bytes())
+            raise
         seconds = time.perf_counter() - start
         manifest = {
             "counts": counts,
@@ -211,7 +200,7 @@ def write_index(
         store.delete([STATE])
     finally:
         lock.release()
-    return IndexSummary(store.folder, counts, len(job.items) - before, seconds)
+    return Summary(store.folder, counts, len(job.items) - before, seconds)
 
 
 def _is_finished(job: IndexJob) -> bool:
@@ -246,27 +235,21 @@ class _Indexing:
     def __init__(self, job: IndexJob, state: State, report: Report | None) -> None:
         self.job, self.state, self.report = job, state, report
         self.before, self.read, self.written = state.index, state.done, time.monotonic()
-        self.errors: dict[str, str] = {}
-        """Messages of images that were read after the last indexed batch."""
+        self.has_labels = any(item.label is not None for item in job.items)
 
     def run(self, decode: Decode, workers: int, device: str) -> None:
-        """Index the images. If this is stopped, the state is written.
+        """Index the images.
 
-        Errors   Refused if no image can be indexed; those of `explainers`
+        Errors   Refused if no image can be read; those of `explainers`
         """
         job, place = self.job, devices.choose(device)
         batches = self._batches(decode, workers, place)
         options: dict[str, Any] = {"top": job.settings.top, "batch_size": job.settings.batch_size}
-        try:
-            if (first := next(batches, None)) is not None:
-                network, images = job.model.network.to(place), itertools.chain([first], batches)
-                layers = job.record["layers"]
-                index_units(network, images, layers, effects=job.effects, progress=self._keep, **options)
-            self._note_read()
-        except BaseException:
-            if self.state.index is not None:
-                job.store.write(STATE, self.state.to_bytes())
-            raise
+        if (first := next(batches, None)) is not None:
+            network, images = job.model.network.to(place), itertools.chain([first], batches)
+            layers = job.record["layers"]
+            index_units(network, images, layers, effects=job.effects, progress=self._keep, **options)
+        self.state.done = self.read
         if self.state.index is None:
             why = next(iter(self.state.errors.values()), "")
             raise Refused(f"None of the {len(job.items)} images could be read. The first message: {why}")
@@ -277,37 +260,30 @@ class _Indexing:
         for batch in decode_batches(parts, decode, preparation, workers, devices.copies_asynchronously(place)):
             positions = [self.read + k for k, error in enumerate(batch.errors) if error is None]
             found = zip(batch.items, batch.errors, strict=True)
-            self.errors |= {item.path: error for item, error in found if error is not None}
+            self.state.errors |= {item.path: error for item, error in found if error is not None}
             self.read += len(batch.items)
             if positions:
                 yield devices.move(batch.images, place), positions
 
     def _keep(self, batch: IndexedBatch) -> None:
-        state, job = self.state, self.job
-        if job.has_labels:
-            chosen = batch.positions % job.step == 0
+        state = self.state
+        if self.has_labels:
+            chosen = batch.positions % self.job.step == 0
             state.positions.append(batch.positions[chosen])
             for name, values in batch.activations.items():
                 state.samples.setdefault(name, []).append(values[chosen])
         state.index = batch.index if self.before is None else self.before | batch.index
-        self._note_read()
+        state.done = self.read
         if time.monotonic() - self.written > EVERY:
-            job.store.write(STATE, state.to_bytes())
+            self.job.store.write(STATE, state.to_bytes())
             self.written = time.monotonic()
         if self.report is not None:
-            self.report(state.done, len(job.items))
-
-    def _note_read(self) -> None:
-        """Note in the state that all images read so far are done."""
-        state = self.state
-        state.unreadable += len(self.errors)
-        state.errors |= dict(list(self.errors.items())[: SHOWN - len(state.errors)])
-        state.done, self.errors = self.read, {}
+            self.report(state.done, len(self.job.items))
 
 
 def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> dict[str, int]:
     """Write the tables, and return the counts."""
-    assert state.index is not None, "checked by _index"
+    assert state.index is not None, "checked by _Indexing"
     positions = torch.cat(state.positions).tolist() if state.positions else []
     samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
     units = unit_table(state.index, samples, [job.items[k].label for k in positions], job.model.labels)
@@ -315,6 +291,6 @@ def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> 
     top = add_thumbnails(top, job.items, decode, job.model.preparation, workers)
     job.store.write(UNITS, to_parquet(units))
     job.store.write(TOP, to_parquet(top))
-    counts = {"images": state.index.count, "unreadable": state.unreadable, "skipped": state.index.skipped}
+    counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
     named = len(units) - units["name"].null_count
     return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}

@@ -176,5 +176,5 @@ def test_indices_of_other_layers_or_the_same_images_are_not_merged():
             one | other
     with pytest.raises(BadOption, match="position"):
         one | index_units(net, images[2:], "relu2")
-    with pytest.raises(BadOption, match="no effects"):
+    with pytest.raises(BadOption, match="with effects"):
         one | index_units(net, [(images[2:], [2, 3])], "relu2", effects=1)
