@@ -136,8 +136,8 @@ class UnitIndex:
         forms = [[f"top {each.top}", *(units.form for units in each.layers.values())] for each in (self, other)]
         if forms[0] != forms[1]:
             raise BadOption(
-                f"Cannot merge an index of {', '.join(forms[0])} and one of {', '.join(forms[1])}. Index the same layers "
-                "of the same model with the same options."
+                f"Cannot merge an index of {', '.join(forms[0])} and one of {', '.join(forms[1])}. Index the same "
+                "layers of the same model with the same options."
             )
         for name, units in self.layers.items():
             common = units.top.images[torch.isin(units.top.images, other.layers[name].top.images)]
@@ -325,7 +325,9 @@ class _Pass:
                 return {layout.name: _with_effects(layout, *both[layout.name]) for layout in layouts}
             if self.index is None:
                 self._copy = _fast_copy(run, batch[:1], layouts)
-            return _read_layers(self._copy or run.view.network, layouts, batch)
+            # The copy is fastest with channels last, for which some networks are not written.
+            copied = batch.clone() if self._copy is None else channels_last(batch)
+            return _read_layers(self._copy or run.view.network, layouts, copied)
 
     def _units(self, name: str, peaks: _Peaks, positions: Tensor) -> LayerUnits:
         """Return the index of one layer for one batch."""
@@ -367,7 +369,10 @@ class _Stop(Exception):
 
 
 def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tensor) -> dict[str, _Peaks]:
-    """Return the peaks of layers, from one forward pass that stops after the last of them."""
+    """Return the peaks of layers, from one forward pass that stops after the last of them.
+
+    The network may modify the batch in place.
+    """
     found: dict[str, _Peaks] = {}
 
     def read(layout: LayerLayout, output: Any) -> None:
@@ -383,7 +388,7 @@ def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tens
 
     edits = [(find_hook_point(network, layout.name), partial(read, layout)) for layout in layouts]
     with replaced_outputs(network, edits), suppress(_Stop):
-        network(channels_last(batch))  # a copy, since the network may modify its input
+        network(batch)
     for layout in layouts:
         if layout.name not in found:
             raise LayerNotFound(did_not_run(layout.name))

@@ -144,6 +144,26 @@ def test_segmentation_networks_detectors_and_networks_that_crop():
         assert bool((units.top.boxes[..., 2:] >= units.top.boxes[..., :2]).all())
 
 
+class Views(nn.Sequential):
+    """Reads its images by `view`, which channels-last images do not have, and overwrites them."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.view(len(images), -1).mul_(2).view(images.shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_networks_that_view_and_overwrite_their_images(dtype):
+    net = (
+        Views(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(dtype).eval()
+    )
+    images = random_images(5).to(dtype)
+    given = images.clone()
+    units = index_units(net, images, "2", top=5, batch_size=2).layers["2"]
+    peaks = feature_maps(net, given, layer="2").amax((2, 3))
+    assert torch.equal(images, given)
+    assert torch.allclose(units.top.values, peaks.T.sort(dim=1, descending=True)[0], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
