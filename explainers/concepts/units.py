@@ -226,14 +226,14 @@ def index_units(
     check_images(model, first[0].nan_to_num(0, 0, 0) if first[0].is_floating_point() else first[0])
     model = model if forward is None else wrap_forward(model, forward, first[0])
     with torch.no_grad(), one_call(model):
-        pass_ = _Pass(model, names, effects, top, tuple(first[0].shape[1:]))
+        indexing = _Pass(model, names, effects, top, tuple(first[0].shape[1:]))
         for batch, positions in itertools.chain([first], batches):
-            indexed = pass_.add(batch, positions)
+            indexed = indexing.add(batch, positions)
             if progress is not None and indexed is not None and progress(indexed) is False:
                 break
-    if pass_.index is None:
-        raise BadImages(f"None of the {pass_.skipped} images is finite, or none has finite activations.")
-    return pass_.index
+    if indexing.index is None:
+        raise BadImages(f"None of the {indexing.skipped} images is finite, or none has finite activations.")
+    return indexing.index
 
 
 def _checked_layers(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:

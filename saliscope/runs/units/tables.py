@@ -95,7 +95,7 @@ def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Tabl
         "rank": torch.arange(ranks).repeat(channels).tolist(),
         "position": images,
         "path": [items[image].path for image in images],
-        "label": [items[image].label for image in images],
+        "label": pa.array([items[image].label for image in images], pa.string()),
         "value": top.values.float().flatten().tolist(),
         "row": rows,
         "column": columns,
@@ -103,9 +103,8 @@ def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Tabl
         "top": upper,
         "right": right,
         "bottom": lower,
-        "thumbnail": [None] * len(images),
     }
-    return pa.table(values, TOP_SCHEMA)
+    return pa.table(values)
 
 
 def add_thumbnails(
@@ -131,8 +130,7 @@ def add_thumbnails(
                 data = _jpeg(whole, box)
                 for row in rows:
                     thumbnails[row] = data
-    column = table.schema.get_field_index("thumbnail")
-    return table.set_column(column, TOP_SCHEMA.field("thumbnail"), pa.array(thumbnails, pa.binary()))
+    return table.append_column("thumbnail", pa.array(thumbnails, pa.binary()))
 
 
 def to_pil(image: Tensor, preparation: Preparation) -> Image.Image:
@@ -165,13 +163,5 @@ UNIT_SCHEMA = pa.schema(
         *(("layer", pa.string()), ("channel", pa.int32()), ("mean", pa.float64()), ("sparsity", pa.float64())),
         *(("dead", pa.bool_()), ("name", pa.string()), ("auc", pa.float64()), ("low", pa.float64())),
         *(("high", pa.float64()), ("count", pa.int64())),
-    ]
-)
-TOP_SCHEMA = pa.schema(
-    [
-        *(("layer", pa.string()), ("channel", pa.int32()), ("by", pa.string()), ("rank", pa.int32())),
-        *(("position", pa.int64()), ("path", pa.string()), ("label", pa.string()), ("value", pa.float32())),
-        *(("row", pa.int32()), ("column", pa.int32()), ("left", pa.float32()), ("top", pa.float32())),
-        *(("right", pa.float32()), ("bottom", pa.float32()), ("thumbnail", pa.binary())),
     ]
 )
