@@ -55,8 +55,8 @@ def name_units(
 ) -> list[UnitName | None]:
     """Name the units of a layer by the labels of their strongest images, and test each name on other images.
 
-    `activations` [N, K] are the strongest activations of K units in N images, as `IndexedBatch.activations`. The images
-    are divided into two parts. On the first, the names that at least two of the `top` strongest images share are
+    `activations` [N, K] are those of K units in N images: `IndexedBatch.means` or `IndexedBatch.peaks`. The images are
+    divided into two parts. On the first, the names that at least two of the `top` strongest images share are
     proposed, and the one with the highest lower end of its interval is chosen. The second, `held_out` [N], tests this
     one name. Choosing among many names makes a number better than it is only on the images on which they are
     compared, so the number on the second part is not biased by the choice. Without `held_out`, every second image with

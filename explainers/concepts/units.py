@@ -47,10 +47,12 @@ class TopImages:
     `values` [K, top] are activations or effects, `images` [K, top] the positions of the images, `cells` [K, top, 2] the
     row and column of the cell that has the largest value, and `boxes` [K, top, 4] the receptive field of that cell:
     left, top, right and bottom as fractions of the image. For fewer images than `top`, there are as many columns as
-    images. Of equal values, that of the image with the lower position comes first.
+    images. Many images have equal values in a layer that saturates, such as ReLU6: of these, the one with the largest
+    mean activation over all cells comes first, `means` [K, top], and of equal ones the lower position.
     """
 
     values: Tensor
+    means: Tensor
     images: Tensor
     cells: Tensor
     boxes: Tensor
@@ -61,14 +63,15 @@ class TopImages:
         return TopImages(*joined).sort(top)
 
     def sort(self, top: int) -> TopImages:
-        """Return the `top` largest values, the largest first, and equal ones by position."""
+        """Return the `top` largest values, the largest first."""
         order = self.images.argsort(dim=1, stable=True)
-        largest = self.values.gather(1, order).argsort(dim=1, descending=True, stable=True)[:, :top]
-        order = order.gather(1, largest)
+        for key in (self.means, self.values):  # stable, so the last key decides first
+            order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
+        order = order[:, :top]
         return TopImages(*(torch.take_along_dim(each, _like(order, each), 1) for each in self._fields()))
 
     def _fields(self) -> tuple[Tensor, ...]:
-        return self.values, self.images, self.cells, self.boxes
+        return self.values, self.means, self.images, self.cells, self.boxes
 
 
 def _like(order: Tensor, tensor: Tensor) -> Tensor:
@@ -159,13 +162,14 @@ class UnitIndex:
 class IndexedBatch:
     """What `progress` gets after each batch: the index so far, and what is new.
 
-    `positions` [n] are those of the batch's images, without skipped ones, and `activations` the strongest activation of
-    each channel in each of them, [n, K] by layer, as `name_units` takes them.
+    `positions` [n] are those of the batch's images, without skipped ones. `peaks` and `means` are the strongest and the
+    mean activation of each channel in each of them, [n, K] by layer; `name_units` takes either.
     """
 
     index: UnitIndex
     positions: Tensor
-    activations: dict[str, Tensor]
+    peaks: dict[str, Tensor]
+    means: dict[str, Tensor]
 
 
 _Peaks = dict[str, Tensor]
@@ -306,7 +310,8 @@ class _Pass:
         if self.index is None:
             return None
         self.index = replace(self.index, skipped=self.skipped)
-        return IndexedBatch(self.index, positions, {name: each["value"] for name, each in peaks.items()})
+        values, means = ({name: each[field] for name, each in peaks.items()} for field in ("value", "mean"))
+        return IndexedBatch(self.index, positions, values, means)
 
     def _peaks(self, batch: Tensor) -> dict[str, _Peaks]:
         """Return the peaks of each layer for finite images."""
@@ -336,7 +341,8 @@ class _Pass:
         def top_of(values: Tensor, cells: Tensor) -> TopImages:
             rows, columns = cells.T // boxes.shape[1], cells.T % boxes.shape[1]
             images = positions.expand(values.shape[1], -1)
-            return TopImages(values.T, images, torch.stack([rows, columns], 2), boxes[rows, columns]).sort(self.top)
+            places = torch.stack([rows, columns], 2), boxes[rows, columns]
+            return TopImages(values.T, peaks["mean"].T, images, *places).sort(self.top)
 
         effects = top_of(peaks["effect"], peaks["effect_cell"]) if "effect" in peaks else None
         top, sparsity = top_of(peaks["value"], peaks["cell"]), (peaks["value"] <= 0).double().mean(0)

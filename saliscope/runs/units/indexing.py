@@ -58,8 +58,8 @@ class IndexSettings:
 
 @dataclass
 class State:
-    """The index so far: `done` images were read, `samples` has activations [n, K] of some by layer, and `errors` the
-    messages of unreadable images by path.
+    """The index so far: `done` images were read, `samples` has mean activations [n, K] of some of them by layer, and
+    `errors` the messages of unreadable images by path.
     """
 
     done: int = 0
@@ -270,7 +270,7 @@ class _Indexing:
         if self.has_labels:
             chosen = batch.positions % self.job.step == 0
             state.positions.append(batch.positions[chosen])
-            for name, values in batch.activations.items():
+            for name, values in batch.means.items():
                 state.samples.setdefault(name, []).append(values[chosen])
         state.index = batch.index if self.before is None else self.before | batch.index
         state.done = self.read

@@ -33,7 +33,7 @@ def same(a: UnitIndex, b: UnitIndex) -> bool:
         for units in index.layers.values():
             found += [units.mean, units.sparsity, units.lowest]
             for top in filter(None, (units.top, units.effects)):
-                found += [top.values, top.images, top.cells, top.boxes]
+                found += [top.values, top.means, top.images, top.cells, top.boxes]
         return found
 
     return (a.count, a.skipped, list(a.layers)) == (b.count, b.skipped, list(b.layers)) and all(
@@ -85,6 +85,19 @@ def test_batches_merging_and_order_do_not_matter():
     assert both and all(row.index(5) == row.index(2) + 1 for row in both)
 
 
+def test_saturated_values_are_ordered_by_their_means():
+    """Oracle: after a ReLU6, all peaks are 6, and the number of cells that reach it decides."""
+    net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    nn.init.constant_(net[0].weight, 10)
+    images = torch.zeros(5, 1, 3, 4).double()
+    for image, cells in enumerate((1, 3, 12, 3, 2)):
+        images[image].view(-1)[:cells] = 1
+    for size in (1, 5):
+        top = index_units(net.eval(), images, "1", top=4, batch_size=size).layers["1"].top
+        assert top.images.tolist() == [[2, 1, 3, 4]] and top.values.unique().tolist() == [6]
+        assert torch.allclose(top.means, torch.tensor([[12, 3, 3, 2]]).double() / 2)
+
+
 def test_effects_are_exact_before_a_linear_head_and_estimates_elsewhere():
     net, images = plain(), images_of(plain(), 6)
     for target in (3, "predicted"):
@@ -107,8 +120,10 @@ def test_progress_stops_and_gives_what_name_units_needs():
     )
     rest = index_units(net, [(images[4:], [4, 5])], "relu2")
     assert stopped.count == 4 and same(stopped | rest, index_units(net, images, "relu2"))
-    peaks = torch.cat([batch.activations["relu2"] for batch in seen])
-    assert torch.allclose(peaks, feature_maps(net, images[:4], layer="relu2").amax((2, 3)))
+    peaks = torch.cat([batch.peaks["relu2"] for batch in seen])
+    means = torch.cat([batch.means["relu2"] for batch in seen])
+    maps = feature_maps(net, images[:4], layer="relu2")
+    assert torch.allclose(peaks, maps.amax((2, 3))) and torch.allclose(means, maps.mean((2, 3)))
     assert torch.cat([batch.positions for batch in seen]).tolist() == [0, 1, 2, 3]
 
 
