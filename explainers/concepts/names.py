@@ -50,7 +50,7 @@ def name_units(
     labels: Labels,
     *,
     held_out: Sequence[bool] | Tensor | None = None,
-    top: int = 9,
+    top: int = 25,
     least: float = 0.85,
 ) -> list[UnitName | None]:
     """Name the units of a layer by the labels of their strongest images, and test each name on other images.

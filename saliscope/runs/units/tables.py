@@ -39,7 +39,7 @@ def unit_table(
 ) -> pa.Table:
     """Return one row for each channel of each layer.
 
-    Args     samples: activations [n, K] by layer of the images with these labels; without any, there are no names
+    Args     samples: mean activations [n, K] by layer of the images with these labels; without any, there are no names
              classes: the class names of the network; with those of ImageNet, WordNet ancestors are names too
     """
     names = names_of(labels, classes)
@@ -47,7 +47,7 @@ def unit_table(
     for layer, units in index.layers.items():
         found: list[UnitName | None] = [None] * len(units.mean)
         if any(names):
-            found = name_units(samples[layer], names, top=index.top)
+            found = name_units(samples[layer], names)
         columns = units.mean.tolist(), units.sparsity.tolist(), units.dead.tolist()
         for channel, (mean, sparsity, dead, name) in enumerate(zip(*columns, found, strict=True)):
             row = {"layer": layer, "channel": channel, "mean": mean, "sparsity": sparsity, "dead": dead}
