@@ -60,15 +60,15 @@ def test_planted_concepts_are_named_and_others_are_not():
 
 
 def test_the_number_is_from_images_that_did_not_propose_the_name():
-    """A unit that knows the first part by heart gets a name there, and a number near 0.5 from the second."""
+    """A unit responds to another label in each part: the first proposes, the second only gives the number."""
     labels, held_out = ["cat", "dog", "car", "cup"] * 50, torch.arange(200) >= 100
     activations = draw(200, 1)
     activations[:100, 0] += torch.tensor([5.0 * (label == "cup") for label in labels[:100]])
-    assert name_units(activations, labels, held_out=held_out) == [None]
-    found = name_units(activations, labels, held_out=held_out, least=0.0)[0]
-    assert found.name == "cup" and found.auc < 0.7
-    mirrored = name_units(activations, labels, held_out=~held_out, least=0.0)[0]
-    assert mirrored is None or mirrored.name != "cup" or mirrored.auc > 0.85  # now the first part is the test
+    activations[100:, 0] += torch.tensor([20.0 * (label == "cat") for label in labels[100:]])
+    for test, name in ((held_out, "cup"), (~held_out, "cat")):
+        assert name_units(activations, labels, held_out=test) == [None]
+        found = name_units(activations, labels, held_out=test, least=0.0)[0]
+        assert found.name == name and found.auc < 0.7
 
 
 def test_images_without_a_known_label_are_not_used():
