@@ -146,7 +146,7 @@ class UnitIndex:
             common = units.top.images[torch.isin(units.top.images, other.layers[name].top.images)]
             if len(common):
                 raise BadOption(
-                    f"Both indices have an image at position {int(common[0])}. Give each image a position of its own: "
+                    f"Both indices have an image at position {int(common[0])}. Give each image its own position: "
                     "batches (images, positions)."
                 )
         layers = {name: units.merge(other.layers[name], self.top) for name, units in self.layers.items()}
@@ -174,7 +174,7 @@ class IndexedBatch:
 
 _Peaks = dict[str, Tensor]
 """Of each channel in each image, [n, K]: the largest "value", its "cell" (a flat index), the "mean" and the "lowest"
-value, and if asked for the "effect" and its "effect_cell"."""
+value, and if requested the "effect" and its "effect_cell"."""
 
 
 @check_keywords
