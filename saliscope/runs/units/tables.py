@@ -39,7 +39,7 @@ def unit_table(
 ) -> pa.Table:
     """Return one row for each channel of each layer.
 
-    Args     samples: mean activations [n, K] by layer of the images with these labels; without any, channels get no names
+    Args     samples: mean activations [n, K] by layer of the images with these labels; without any, units get no names
              classes: the class names of the network; with those of ImageNet, WordNet ancestors are names too
     """
     names = names_of(labels, classes)
