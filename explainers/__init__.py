@@ -45,7 +45,9 @@ from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
 from explainers.concepts.factors import Concept, Concepts, ScaleConcepts, find_concepts
 from explainers.concepts.image_parameters import Transform
+from explainers.concepts.names import UnitName, name_units
 from explainers.concepts.tcav import Tcav, tcav
+from explainers.concepts.units import IndexedBatch, LayerUnits, TopImages, UnitIndex, index_units
 from explainers.concepts.visualization import FeatureVisualization, feature_visualization
 from explainers.default_targets import classes_by_area, detections_by_score, is_background, pixel_classes
 from explainers.derived_targets import Contrast, Direction, LogProbability, Probability, Sum, Through, Unit, unit
@@ -156,11 +158,13 @@ __all__ = [
     "Finding",
     "FullGradients",
     "GradientLog",
+    "IndexedBatch",
     "Intervention",
     "Layer",
     "LayerDescription",
     "LayerNotFound",
     "LayerRanRepeatedly",
+    "LayerUnits",
     "LogProbability",
     "Logit",
     "MaskScores",
@@ -193,7 +197,10 @@ __all__ = [
     "Tcav",
     "Through",
     "Transform",
+    "TopImages",
     "Unit",
+    "UnitIndex",
+    "UnitName",
     "UnsupportedModel",
     "UnsupportedOperation",
     "ValueTrace",
@@ -235,6 +242,7 @@ __all__ = [
     "grad_cam_sweep",
     "holm",
     "impute",
+    "index_units",
     "input_gradients",
     "intervene",
     "is_background",
@@ -244,6 +252,7 @@ __all__ = [
     "keep_freed_memory",
     "largest_batch",
     "list_layers",
+    "name_units",
     "network_blocks",
     "overlay",
     "overlay_frames",

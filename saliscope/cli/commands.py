@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saliscope import __version__, runs
-from saliscope.cli import completion, messages, planning, run_commands, serving
+from saliscope.cli import completion, index_command, messages, planning, run_commands, serving
 from saliscope.cli.options import (
     Device,
     Format,
@@ -209,6 +209,7 @@ def replay(
 
 
 run_commands.register(app)
+index_command.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

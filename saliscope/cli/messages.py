@@ -16,6 +16,7 @@ SALISCOPE = """Visualize what an image model looks at, for one image or for a wh
     saliscope report run --out report.html            HTML report: mistakes, mean maps, clusters of maps
     saliscope compare run_a run_b                     changed predictions and maps of two runs
     saliscope evaluate run                            faithfulness metrics, compared with control maps
+    saliscope index photos/ --out units               the images to which each channel responds most
     saliscope serve                                   interactive page for single images
 """
 EXPLAIN = """Explain every image of SOURCE and write one row per image to Parquet files.

@@ -6,6 +6,7 @@
     run.evaluate(images=200)
     run.compare(runs.open("other"), "compare.html")
     run.export("hf", "dataset")
+    runs.index("photos/", "units", layers=["layer4"])             # the images to which each channel responds most
 
 `sources` list images; `run` decodes and explains them on one machine, `ray_engine` on several; `report` writes an HTML
 report. This package does not depend on the page. Maps are computed by `explainers`, networks come from `saliscope.zoo`.
@@ -16,10 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saliscope.runs.api import Run, explain, open
-    from saliscope.runs.results import ComparisonResult, EvaluationResult, ExportResult, ReportResult
+    from saliscope.runs.api import Run, explain, index, open
+    from saliscope.runs.results import ComparisonResult, EvaluationResult, ExportResult, IndexResult, ReportResult
 
-__all__ = ["ComparisonResult", "EvaluationResult", "ExportResult", "ReportResult", "Run", "explain", "open"]
+__all__ = [
+    "ComparisonResult", "EvaluationResult", "ExportResult", "IndexResult", "ReportResult",
+    "Run", "explain", "index", "open",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

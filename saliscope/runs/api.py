@@ -13,7 +13,7 @@ from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
 from saliscope.runs import export as exporting
-from saliscope.runs import preview
+from saliscope.runs import preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
 from saliscope.runs.compare import texts
@@ -25,6 +25,7 @@ from saliscope.runs.results import (
     ComparisonResult,
     EvaluationResult,
     ExportResult,
+    IndexResult,
     ReportResult,
     count_images,
     duration,
@@ -101,7 +102,7 @@ def explain(
     given = _checked(model, model_options)
     settings = Settings(
         given.name if given else str(model),
-        {name: str(value) if isinstance(value, Path) else value for name, value in (model_options or {}).items()},
+        _plain(model_options),
         method,
         layer,
         target,
@@ -124,6 +125,49 @@ def explain(
     run = Run(RunData(done.folder, read_manifest(done.folder)), decode, job.model)
     run.new, run.seconds = done.new, done.seconds
     return run
+
+
+def index(
+    source: str | Path,
+    out: str | Path,
+    *,
+    model: str | Model = "auto",
+    model_options: Mapping[str, Any] | None = None,
+    layers: Sequence[str] = (),
+    top: int = 9,
+    effects: str = "",
+    limit: int | None = None,
+    batch_size: int = 32,
+    workers: int | None = 0,
+    device: str = "cpu",
+    progress: running.Report | None = None,
+) -> IndexResult:
+    """Find the images to which each channel of some layers responds most, as `saliscope index` does.
+
+    An index that was stopped resumes. `saliscope.runs.units.open_index` opens a finished one.
+
+    Args     layers: names of layers; without any, the default layer of the model
+             top: images of each channel
+             effects: "predicted" or the name of a class: also the images in which a channel contributes most to it
+             others: as of `explain`
+    Errors   Refused for wrong settings, for a folder with another index, and if the disk is full;
+             zoo.ModelUnavailable; those of `explainers`
+
+    Example
+        >>> runs.index("images", "units", layers=["head"]).counts["channels"]
+        1280
+    """
+    given = _checked(model, model_options)
+    name = given.name if given else str(model)
+    settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size)
+    job = units.prepare(settings, str(source), out, limit=limit, model=given)
+    done = units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
+    return IndexResult(done.folder, done.counts, done.new, done.seconds)
+
+
+def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return arguments of `load_model` with paths as strings."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in (options or {}).items()}
 
 
 def _checked(model: str | Model, options: Mapping[str, Any] | None) -> Model | None:

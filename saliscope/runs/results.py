@@ -127,6 +127,27 @@ class ExportResult(Result):
         return line if not self.missing else f"{line}\n{gone}"
 
 
+@dataclass(frozen=True, repr=False)
+class IndexResult(Result):
+    """An index of units: its folder, the counts of its manifest, and the images and seconds of this call."""
+
+    folder: Path | str
+    counts: dict[str, int]
+    new: int
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = self.counts
+        speed = f"{self.new:,} new in {duration(self.seconds)}" if self.new else "the index was already finished"
+        size = f"{counts['channels']:,} channels and {count_images(counts['images'])}"
+        lines = [f"{size} in {str(self.folder)!r}: {speed}."]
+        alive = counts["channels"] - counts["dead"]
+        lines.append(f"{counts['named']:,} of {alive:,} channels that are not dead have a name.")
+        if failed := counts["unreadable"] + counts["skipped"]:
+            lines.append(f"{count_images(failed)} could not be read or indexed; see manifest.json.")
+        return "\n".join(lines)
+
+
 def table(rows: Sequence[Sequence[object]], heads: Sequence[str] = ()) -> str:
     """Return an HTML table, with the names of the columns if it has `heads`; the text is escaped."""
     lines = [*([("th", heads)] if heads else ()), *(("td", row) for row in rows)]

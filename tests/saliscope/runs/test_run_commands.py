@@ -79,6 +79,7 @@ def test_every_command_prints_one_json_document_with_the_documented_keys(command
         "evaluate": (run, "--images", 2, "--steps", 2, "--metrics", "deletion"),
         "compare": (run, explained, "--out", tmp_path / "c.html"),
         "export": (run, "--to", "hf", "--out", tmp_path / "hf"),
+        "index": (EXAMPLES, "--out", tmp_path / "units", "--layers", "stages.4", "--limit", 2, "--workers", 0),
         "layers": ("efficientnet_lite0",),
         "models": (),
         "methods": (),

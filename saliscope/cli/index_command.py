@@ -1,0 +1,80 @@
+"""`saliscope index`: the images to which the channels of a network respond most."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saliscope import runs
+from saliscope.cli import completion, messages, run_commands
+from saliscope.cli.options import Device, ModelOptions, OutputOptions, expand
+from saliscope.cli.progress import Progress
+from saliscope.cli.stopping import StopOnTerminate
+
+INDEX = """Find the images to which each channel of some layers responds most, and write them as a folder.
+
+IMAGES is a source as of `saliscope explain`. If its images have labels, each channel gets a name, which is tested on
+images that did not propose it; a channel whose name fails the test has none. To resume, run the same command again.
+
+\\b
+    saliscope index photos/ --out units
+    saliscope index val/ --model resnet50 --layers layer3,layer4 --effects predicted --out units
+
+The folder has units.parquet (one row per channel) and top.parquet (one row per channel and image, with a small JPEG).
+"""
+IMAGES = "Images to index."
+OUT = "Folder of the index: a new folder, or an unfinished index to resume. Also in a store: s3://bucket/units."
+LAYERS = "Names of layers, separated by commas (see: saliscope layers MODEL). Default: the default layer of the model."
+TOP = "Images of each channel."
+EFFECTS = "Also find the images in which a channel contributes most to a score: predicted, or the name of a class."
+INDEXING = "Indexed"
+UNREADABLE = 3
+"""Exit code if some images could not be read, as of `saliscope explain`."""
+
+
+@expand
+def index(
+    images: Annotated[str, typer.Argument(help=IMAGES)],
+    out: Annotated[str, typer.Option(help=OUT)],
+    layers: Annotated[str, typer.Option(help=LAYERS, autocompletion=completion.layers)] = "",
+    top: Annotated[int, typer.Option(min=1, max=100, help=TOP)] = 9,
+    effects: Annotated[str, typer.Option(help=EFFECTS)] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help=messages.LIMIT)] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help=messages.BATCH)] = 32,
+    workers: Annotated[int | None, typer.Option(min=0, help=messages.WORKERS)] = None,
+    device: Device = "cpu",
+    *,
+    model: ModelOptions,
+    output: OutputOptions,
+) -> None:
+    output.apply()
+    overrides = model.overrides()
+    run_commands.keep_freed_memory()
+    with StopOnTerminate() as stop, Progress(INDEXING) as progress:
+
+        def report(done: int, total: int | None) -> None:
+            progress(done, total)
+            stop(done, total)
+
+        done = runs.index(
+            images,
+            out,
+            model=model.model,
+            model_options=overrides,
+            layers=[name.strip() for name in layers.split(",") if name.strip()],
+            top=top,
+            effects=effects,
+            limit=limit,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            progress=report,
+        )
+    output.show(done, done.to_dict())
+    raise typer.Exit(UNREADABLE if done.counts["unreadable"] else 0)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(help=INDEX)(index)

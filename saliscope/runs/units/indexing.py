@@ -1,0 +1,296 @@
+"""Write an index of units: images are decoded in worker processes and indexed in batches; a stopped index resumes."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import explainers
+from explainers import IndexedBatch, LayerUnits, TopImages, UnitIndex, default_layer, index_units
+from saliscope.errors import Refused
+from saliscope.runs.decoding import Decode, decode_batches
+from saliscope.runs.items import Item
+from saliscope.runs.run import FEW, Report, Summary, versions
+from saliscope.runs.settings import PREDICTED, Classes, differences, weights_hash
+from saliscope.runs.shards.locks import FileLock, Lease
+from saliscope.runs.shards.planning import Stamp
+from saliscope.runs.sources import list_items
+from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+from saliscope.runs.units.reading import FORMAT
+from saliscope.runs.units.tables import TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
+from saliscope.zoo import devices
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Model
+
+STATE = f"{WORK}/index.pt"
+EVERY = 60.0
+"""Seconds between two writes of the index so far."""
+TESTED = 10_000
+"""Images whose activations are kept to name the units: half of them propose names, the others test them."""
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """The user's settings. `effects` is "", "predicted" or a class; `own` has the arguments of `zoo.add` except `name`.
+
+    Without `layers`, the default layer of the model is indexed.
+    """
+
+    model: str = "auto"
+    own: Mapping[str, Any] = field(default_factory=dict)
+    layers: tuple[str, ...] = ()
+    top: int = 9
+    effects: str = ""
+    batch_size: int = 32
+
+
+@dataclass
+class State:
+    """The index so far: `done` images were read, `samples` has mean activations [n, K] of some of them by layer, and
+    `errors` the messages of unreadable images by path.
+    """
+
+    done: int = 0
+    index: UnitIndex | None = None
+    positions: list[Tensor] = field(default_factory=list)
+    samples: dict[str, list[Tensor]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the state as bytes, without code: only tensors, numbers and strings."""
+        values = vars(self) | {"index": self.index and asdict(self.index)}
+        buffer = io.BytesIO()
+        torch.save(values, buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def of(cls, content: bytes) -> State:
+        """Return the state in bytes.
+
+        Errors   errors of `torch.load` for a damaged file
+        """
+        values = torch.load(io.BytesIO(content), weights_only=True)
+        if values["index"] is not None:
+            layers = values["index"]["layers"]
+            for name, of in layers.items():
+                tops = {key: of[key] and TopImages(**of[key]) for key in ("top", "effects")}
+                layers[name] = LayerUnits(**{**of, **tops})
+            values["index"] = UnitIndex(**values["index"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class IndexJob:
+    """A prepared index: the network, the images, and the record of the settings."""
+
+    settings: IndexSettings
+    model: Model
+    items: list[Item]
+    store: Store
+    record: dict[str, Any]
+    effects: int | str | None
+
+    @property
+    def step(self) -> int:
+        """Every image with a position that is a multiple of this is kept for names."""
+        return -(-len(self.items) // TESTED)
+
+
+def prepare(
+    settings: IndexSettings, source: str, out: str | Path, *, limit: int | None = None, model: Model | None = None
+) -> IndexJob:
+    """Prepare an index, and report all errors in the settings and the source before any work starts.
+
+    Errors   Refused; zoo.ModelUnavailable; those of `explainers`
+    """
+    from saliscope import zoo  # its settings are read at the first use
+
+    items = list_items(source, limit).items
+    model = model or zoo.load_model(settings.model, **settings.own)
+    if model.channels not in (1, 3):
+        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+    effects: int | str | None = settings.effects or None
+    if effects not in (None, PREDICTED):
+        effects = Classes(model.labels).find(settings.effects)
+        if effects is None:
+            near = Classes(model.labels).near(settings.effects)
+            raise Refused(f"--effects {settings.effects!r} is not a class of {model.name}. {near}Or use predicted.")
+    noise = torch.rand((1, model.channels, *model.size), generator=torch.Generator().manual_seed(0))
+    layers = list(settings.layers) or [default_layer(model.network, noise)]
+    for layer in layers:  # reports unsuitable layers and networks
+        explainers.feature_maps(model.network, noise, layer=layer)
+        if effects is not None:
+            target = effects if isinstance(effects, int) else None
+            explainers.channel_contributions(model.network, noise, target, layer=layer)
+    record = {
+        "format": FORMAT,
+        "model": model.name if settings.model == "auto" else settings.model,
+        "own": dict(settings.own),
+        "weights_sha256": weights_hash(model),
+        "preprocessing": repr(model.preparation),
+        "layers": layers,
+        "top": settings.top,
+        "effects": settings.effects,
+        "source": source,
+        "images": f"{len(items)} images ({Stamp.of(items).digest})",
+    }
+    return IndexJob(settings, model, items, open_store(out), json.loads(json.dumps(record)), effects)
+
+
+def write_index(
+    job: IndexJob,
+    *,
+    decode: Decode,
+    workers: int | None = None,
+    device: str = "cpu",
+    report: Report | None = None,
+) -> Summary:
+    """Index all images that are not indexed yet, and write the tables.
+
+    `report` is called after each batch. An exception in it stops the index; finished batches are kept.
+
+    Errors   Refused for a folder with other files or settings, if no image can be read, or if the disk is full
+    """
+    start, store = time.perf_counter(), job.store
+    if _is_finished(job):
+        counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
+        return Summary(store.folder, counts, 0, time.perf_counter() - start)
+    lock: FileLock | Lease
+    if isinstance(store, LocalStore):
+        store.make_folder(WORK)
+        lock = FileLock(store)
+    else:
+        lock = Lease(store)
+    try:
+        store.write(SETTINGS, json.dumps(job.record, indent=1).encode())
+        state = _read_state(store)
+        before = state.done
+        if workers is None:
+            few = len(job.items) - before <= FEW
+            workers = 0 if few else max(1, min(4, (os.cpu_count() or 2) // 2))
+        try:
+            _Indexing(job, state, report).run(decode, workers, device)
+            counts = _write_tables(job, state, decode, workers)
+        except BaseException:
+            if state.index is not None:
+                store.write(STATE, state.to_bytes())
+            raise
+        seconds = time.perf_counter() - start
+        manifest = {
+            "counts": counts,
+            "errors": state.errors,
+            "versions": versions(),
+            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+        }
+        lock.check()
+        store.write(MANIFEST, json.dumps(manifest, indent=1).encode())
+        store.delete([STATE])
+    finally:
+        lock.release()
+    return Summary(store.folder, counts, len(job.items) - before, seconds)
+
+
+def _is_finished(job: IndexJob) -> bool:
+    """Return whether the folder has this index; it may be empty or unfinished.
+
+    Errors   Refused for other files, and for an index with other settings
+    """
+    store, content = job.store, job.store.read(SETTINGS)
+    if content is None:
+        if any(not name.startswith(".") and name != WORK for name in store.sizes()):
+            raise Refused(f"{str(store.folder)!r} contains other files. Choose an empty or new folder for --out.")
+        return False
+    if changed := differences(json.loads(content), job.record):
+        raise Refused(
+            f"{str(store.folder)!r} contains an index with other settings: {'; '.join(changed)}. Choose another --out, "
+            "or use the same settings."
+        )
+    return store.read(MANIFEST) is not None
+
+
+def _read_state(store: Store) -> State:
+    content = store.read(STATE)
+    try:
+        return State() if content is None else State.of(content)
+    except Exception:  # a power failure may cut the file, for which torch raises errors of many types
+        return State()
+
+
+class _Indexing:
+    """One pass over the images that are not in the state yet."""
+
+    def __init__(self, job: IndexJob, state: State, report: Report | None) -> None:
+        self.job, self.state, self.report = job, state, report
+        self.before, self.read, self.written = state.index, state.done, time.monotonic()
+        self.has_labels = any(item.label is not None for item in job.items)
+
+    def run(self, decode: Decode, workers: int, device: str) -> None:
+        """Index the images.
+
+        Errors   Refused if no image can be read; those of `explainers`
+        """
+        job, place = self.job, devices.choose(device)
+        batches = self._batches(decode, workers, place)
+        options: dict[str, Any] = {"top": job.settings.top, "batch_size": job.settings.batch_size}
+        if (first := next(batches, None)) is not None:
+            network, images = job.model.network.to(place), itertools.chain([first], batches)
+            layers = job.record["layers"]
+            index_units(network, images, layers, effects=job.effects, progress=self._keep, **options)
+        self.state.done = self.read
+        if self.state.index is None:
+            why = next(iter(self.state.errors.values()), "")
+            raise Refused(f"None of the {len(job.items)} images could be read. The first message: {why}")
+
+    def _batches(self, decode: Decode, workers: int, place: torch.device) -> Iterator[tuple[Tensor, list[int]]]:
+        items, size, preparation = self.job.items, self.job.settings.batch_size, self.job.model.preparation
+        parts = [items[start : start + size] for start in range(self.read, len(items), size)]
+        for batch in decode_batches(parts, decode, preparation, workers, devices.copies_asynchronously(place)):
+            positions = [self.read + k for k, error in enumerate(batch.errors) if error is None]
+            found = zip(batch.items, batch.errors, strict=True)
+            self.state.errors |= {item.path: error for item, error in found if error is not None}
+            self.read += len(batch.items)
+            if positions:
+                yield devices.move(batch.images, place), positions
+
+    def _keep(self, batch: IndexedBatch) -> None:
+        state = self.state
+        if self.has_labels:
+            chosen = batch.positions % self.job.step == 0
+            state.positions.append(batch.positions[chosen])
+            for name, values in batch.means.items():
+                state.samples.setdefault(name, []).append(values[chosen])
+        state.index = batch.index if self.before is None else self.before | batch.index
+        state.done = self.read
+        if time.monotonic() - self.written > EVERY:
+            self.job.store.write(STATE, state.to_bytes())
+            self.written = time.monotonic()
+        if self.report is not None:
+            self.report(state.done, len(self.job.items))
+
+
+def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> dict[str, int]:
+    """Write the tables, and return the counts."""
+    assert state.index is not None, "checked by _Indexing"
+    positions = torch.cat(state.positions).tolist() if state.positions else []
+    samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
+    units = unit_table(state.index, samples, [job.items[k].label for k in positions], job.model.labels)
+    top = top_table(state.index, job.items)
+    top = add_thumbnails(top, job.items, decode, job.model.preparation, workers)
+    job.store.write(UNITS, to_parquet(units))
+    job.store.write(TOP, to_parquet(top))
+    counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
+    named = len(units) - units["name"].null_count
+    return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}

@@ -1,0 +1,167 @@
+"""The tables of an index: the channels with their names, and their strongest images with thumbnails."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import torch
+from PIL import Image
+from pyarrow import parquet as pq
+from torch import Tensor
+
+from explainers import TopImages, UnitIndex, UnitName, name_units
+from saliscope.runs.decoding import Decode, decode_batches
+from saliscope.runs.items import Item
+from saliscope.runs.report.analysis.hierarchy import tree
+from saliscope.runs.settings import Classes, is_imagenet
+
+if TYPE_CHECKING:
+    from saliscope.zoo import Preparation
+
+UNITS, TOP = "units.parquet", "top.parquet"
+ACTIVATION, EFFECT = "activation", "effect"
+SIDE = 64
+"""Pixels of the longer side of a thumbnail; smaller boxes are stored in their own size."""
+QUALITY = 85
+BATCH = 64
+"""Images that are read at once for thumbnails."""
+DICTIONARY = 2**30
+"""Bytes up to which equal thumbnails of a column are stored once."""
+
+
+def unit_table(
+    index: UnitIndex, samples: Mapping[str, Tensor], labels: Sequence[str | None], classes: Sequence[str]
+) -> pa.Table:
+    """Return one row for each channel of each layer.
+
+    Args     samples: mean activations [n, K] by layer of the images with these labels; without any, units get no names
+             classes: the class names of the network; with those of ImageNet, WordNet ancestors are names too
+    """
+    names = names_of(labels, classes)
+    rows: list[dict[str, Any]] = []
+    for layer, units in index.layers.items():
+        found: list[UnitName | None] = [None] * len(units.mean)
+        if any(names):
+            found = name_units(samples[layer], names)
+        columns = units.mean.tolist(), units.sparsity.tolist(), units.dead.tolist()
+        for channel, (mean, sparsity, dead, name) in enumerate(zip(*columns, found, strict=True)):
+            row = {"layer": layer, "channel": channel, "mean": mean, "sparsity": sparsity, "dead": dead}
+            rows.append(row | dict(zip(("name", "auc", "low", "high", "count"), _test(name), strict=True)))
+    return pa.Table.from_pylist(rows, UNIT_SCHEMA)
+
+
+def _test(name: UnitName | None) -> tuple[Any, ...]:
+    return (None,) * 5 if name is None else (name.name, name.auc, name.low, name.high, name.count)
+
+
+def names_of(labels: Sequence[str | None], classes: Sequence[str]) -> list[list[str] | None]:
+    """Return the names of each image: its class and the ancestors of the class, or its label, or None without one."""
+    known, above = Classes(classes), tree().above if is_imagenet(classes) else None
+
+    @functools.cache
+    def names(label: str) -> list[str]:
+        index = known.find(label)
+        if index is None:
+            return [label]
+        return [known.name(index)] if above is None else [tree().names[node] for node in above[index]]
+
+    return [None if label is None else names(label) for label in labels]
+
+
+def top_table(index: UnitIndex, items: Sequence[Item]) -> pa.Table:
+    """Return one row for each strongest image of each channel, and for each with the largest effect, if computed."""
+    parts = []
+    for layer, units in index.layers.items():
+        for by, top in ((ACTIVATION, units.top), (EFFECT, units.effects)):
+            if top is not None:
+                parts.append(_rows(layer, by, top, items))
+    return pa.concat_tables(parts)
+
+
+def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Table:
+    channels, ranks = top.values.shape
+    images = top.images.flatten().tolist()
+    rows, columns = top.cells.flatten(0, 1).T.tolist()
+    left, upper, right, lower = top.boxes.float().flatten(0, 1).T.tolist()
+    values: dict[str, Any] = {
+        "layer": [layer] * len(images),
+        "channel": torch.arange(channels).repeat_interleave(ranks).tolist(),
+        "by": [by] * len(images),
+        "rank": torch.arange(ranks).repeat(channels).tolist(),
+        "position": images,
+        "path": [items[image].path for image in images],
+        "label": pa.array([items[image].label for image in images], pa.string()),
+        "value": top.values.float().flatten().tolist(),
+        "row": rows,
+        "column": columns,
+        "left": left,
+        "top": upper,
+        "right": right,
+        "bottom": lower,
+    }
+    return pa.table(values)
+
+
+def add_thumbnails(
+    table: pa.Table, items: Sequence[Item], decode: Decode, preparation: Preparation, workers: int
+) -> pa.Table:
+    """Read the images of the table again, and return it with a JPEG of each box, as the network receives it."""
+    boxes: defaultdict[int, dict[tuple[float, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    sides = (table[side].to_pylist() for side in ("left", "top", "right", "bottom"))
+    for row, (image, box) in enumerate(zip(table["position"].to_pylist(), zip(*sides, strict=True), strict=True)):
+        boxes[image][box].append(row)
+    thumbnails: list[bytes | None] = [None] * len(table)
+    order = sorted(boxes)
+    parts = [[items[image] for image in order[start : start + BATCH]] for start in range(0, len(order), BATCH)]
+    position = iter(order)
+    for batch in decode_batches(parts, decode, preparation, workers):
+        images = iter(batch.images)
+        for error in batch.errors:
+            wanted = boxes[next(position)]
+            if error is not None:  # it was deleted after it was indexed
+                continue
+            whole = to_pil(next(images), preparation)
+            for box, rows in wanted.items():
+                data = _jpeg(whole, box)
+                for row in rows:
+                    thumbnails[row] = data
+    return table.append_column("thumbnail", pa.array(thumbnails, pa.binary()))
+
+
+def to_pil(image: Tensor, preparation: Preparation) -> Image.Image:
+    """Return the network input [C, H, W] as an image."""
+    mean, std = (torch.tensor(values)[:, None, None] for values in (preparation.mean, preparation.std))
+    white = 1 if preparation.raw else 255
+    pixels = ((image * std + mean) * white).round().clamp(0, 255).to(torch.uint8)
+    return Image.fromarray(pixels.movedim(0, 2).squeeze(2).numpy())
+
+
+def _jpeg(image: Image.Image, box: Sequence[float]) -> bytes:
+    width, height = image.size
+    left, top = min(int(box[0] * width), width - 1), min(int(box[1] * height), height - 1)
+    crop = image.crop((left, top, max(left + 1, round(box[2] * width)), max(top + 1, round(box[3] * height))))
+    crop.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    crop.save(buffer, "JPEG", quality=QUALITY)
+    return buffer.getvalue()
+
+
+def to_parquet(table: pa.Table) -> pa.Buffer:
+    """Return the table as a Parquet file, in which equal values of a column are stored once."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", dictionary_pagesize_limit=DICTIONARY)
+    return sink.getvalue()
+
+
+UNIT_SCHEMA = pa.schema(
+    [
+        *(("layer", pa.string()), ("channel", pa.int32()), ("mean", pa.float64()), ("sparsity", pa.float64())),
+        *(("dead", pa.bool_()), ("name", pa.string()), ("auc", pa.float64()), ("low", pa.float64())),
+        *(("high", pa.float64()), ("count", pa.int64())),
+    ]
+)

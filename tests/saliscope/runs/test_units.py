@@ -1,0 +1,209 @@
+"""An index of units on disk: its tables, names and thumbnails, a stop and a full disk, and other networks."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageStat
+from torch import nn
+
+from explainers import index_units
+from saliscope.errors import Refused
+from saliscope.images.uploads import open_image
+from saliscope.runs import units
+from saliscope.zoo import Model, Preparation, load_model
+from tests.saliscope.runs.test_dataset_cli import saliscope
+from tests.saliscope.runs.test_dataset_stores import small_model
+
+COLORS = {"red": 0, "green": 1, "blue": 2}
+COUNT = 24
+"""Images of each color."""
+
+
+def color_model(scale: float = 1.0) -> Model:
+    """Channels 0 to 2 of the layer respond to a color, channel 3 to nothing, and channel 4 to brightness."""
+    torch.manual_seed(0)
+    conv, head = nn.Conv2d(3, 5, 4, 4), nn.Linear(5, 3)
+    with torch.no_grad():
+        conv.weight.zero_()
+        conv.bias.zero_()
+        for channel in range(3):
+            conv.weight[channel, channel] = scale / 16
+        conv.bias[3], conv.weight[4] = -1.0, 1 / 48
+    layers = conv, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head
+    return Model("colors", nn.Sequential(*layers).eval(), list(COLORS), Preparation(32, 32, (0.0,) * 3, (1.0,) * 3))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Write noise of three colors, in one folder for each, and a file that is not an image."""
+    folder = tmp_path_factory.mktemp("colors")
+    for color, channel in COLORS.items():
+        (folder / color).mkdir()
+        for i in range(COUNT):
+            generator = torch.Generator().manual_seed(100 * channel + i)
+            noise = torch.randint(0, 128, (32, 32, 3), generator=generator, dtype=torch.uint8)
+            noise[:8, 4:12, channel] = 250 - i  # in the upper left
+            Image.fromarray(noise.numpy()).save(folder / color / f"{i:02d}.png")
+    (folder / "blue" / "zz.png").write_bytes(b"no image")
+    return str(folder)
+
+
+def index(source: str, out: Path, model: Model | None = None, report=None, **settings) -> units.StoredIndex:
+    chosen = units.IndexSettings(layers=("1",), top=3, batch_size=8, **settings)
+    job = units.prepare(chosen, source, out, model=model or color_model())
+    units.write_index(job, decode=open_image, workers=0, report=report)
+    return units.open_index(out)
+
+
+@pytest.fixture(scope="module")
+def whole(source: str, tmp_path_factory: pytest.TempPathFactory) -> units.StoredIndex:
+    return index(source, tmp_path_factory.mktemp("units"), effects="green")
+
+
+def test_the_tables_are_those_of_index_units(whole, source):
+    paths = sorted(str(path.relative_to(source)) for path in Path(source).glob("*/*.png") if path.name != "zz.png")
+    model = color_model()
+    images = torch.cat([model.preparation.tensor(Image.open(Path(source, path))) for path in paths])
+    expected = index_units(model.network, images, "1", top=3, effects=1).layers["1"]
+    assert (len(whole.units), len(whole.top)) == (5, 5 * 3 * 2)
+    assert whole.units["mean"].to_pylist() == pytest.approx(expected.mean.tolist())
+    assert whole.units["dead"].to_pylist() == [False, False, False, True, False]
+    rows = whole.top.to_pylist()
+    for by, top in (("activation", expected.top), ("effect", expected.effects)):
+        for row in (row for row in rows if row["by"] == by and row["channel"] != 3):
+            at = row["channel"], row["rank"]
+            assert row["path"] == paths[int(top.images[at])]
+            assert row["value"] == pytest.approx(float(top.values[at]), rel=1e-5)
+            assert [row["row"], row["column"]] == top.cells[at].tolist()
+    assert whole.manifest["counts"] == {
+        "images": 3 * COUNT, "unreadable": 1, "skipped": 0, "channels": 5, "dead": 1, "named": 3,
+    }  # fmt: skip
+    assert list(whole.manifest["errors"]) == ["blue/zz.png"]
+
+
+def test_channels_have_the_names_of_their_colors_with_a_test(whole):
+    found = whole.units.to_pylist()
+    assert [row["name"] for row in found] == ["red", "green", "blue", None, None]
+    for row in found[:3]:
+        assert 0.85 <= row["low"] <= row["auc"] <= row["high"] <= 1 and row["count"] == COUNT // 2
+    assert all(row["auc"] is None for row in found[3:])
+
+
+def test_thumbnails_show_the_box(whole):
+    row = next(row for row in whole.top.to_pylist() if row["channel"] == 1 and row["by"] == "activation")
+    assert row["label"] == "green" and row["top"] < 0.25 and 0.1 <= row["left"] < 0.4
+    thumbnail = Image.open(io.BytesIO(row["thumbnail"]))
+    assert thumbnail.format == "JPEG" and thumbnail.size == (4, 4)
+    red, green, blue = ImageStat.Stat(thumbnail).mean
+    assert green > 180 > max(red, blue)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_stopped_index_resumes_to_the_same_tables(whole, source, tmp_path):
+    def stop(done: int, total: int | None) -> None:
+        assert total == 3 * COUNT + 1
+        if done >= 40:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        index(source, tmp_path, effects="green", report=stop)
+    with pytest.raises(Refused, match="not finished"):
+        units.open_index(tmp_path)
+    seen: list[int] = []
+    found = index(source, tmp_path, effects="green", report=lambda done, total: seen.append(done))
+    assert seen[0] == 48, "finished batches are kept"
+    assert found.top.equals(whole.top) and found.manifest["counts"] == whole.manifest["counts"]
+    for column in whole.units.column_names:
+        assert found.units[column].to_pylist() == pytest.approx(whole.units[column].to_pylist()), column
+    assert not list(Path(tmp_path).rglob("*.pt"))
+    index(source, tmp_path, effects="green", report=lambda done, total: pytest.fail("indexed again"))
+
+
+def test_a_full_disk_is_reported_and_the_index_resumes(whole, source, tmp_path, monkeypatch):
+    replace, left = os.replace, [0]
+
+    def fill(*arguments: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(*arguments)
+
+    monkeypatch.setattr(os, "replace", fill)
+    for full in range(10):
+        left[0] = full
+        try:
+            found = index(source, tmp_path, effects="green")
+            break
+        except Refused as error:
+            assert "is full" in str(error)
+    assert full > 2 and found.top.equals(whole.top)
+
+
+def test_an_index_of_another_network_or_folder_is_refused(whole, source, tmp_path):
+    assert units.open_index(whole.folder, color_model()).units.equals(whole.units)
+    for other in (color_model(2.0), small_model()):
+        with pytest.raises(Refused, match="weights"):
+            units.open_index(whole.folder, other)
+    with pytest.raises(Refused, match="weights_sha256"):
+        index(source, Path(whole.folder), color_model(2.0), effects="green")
+    with pytest.raises(Refused, match="saliscope index"):
+        units.open_index(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(Refused, match="other files"):
+        index(source, tmp_path)
+    (tmp_path / "copy").mkdir()
+    for name in ("settings.json", "manifest.json", "units.parquet", "top.parquet"):
+        (tmp_path / "copy" / name).write_bytes(Path(whole.folder, name).read_bytes()[:-9])
+    with pytest.raises(Refused, match="damaged"):
+        units.open_index(tmp_path / "copy")
+
+
+def test_images_without_labels_have_no_names_and_one_image_is_enough(source, tmp_path):
+    one = index(str(Path(source, "red", "00.png")), tmp_path / "one")
+    assert one.units["name"].null_count == 5 and len(one.top) == 5
+    with pytest.raises(Refused, match="could be read"):
+        index(str(Path(source, "blue", "zz.png")), tmp_path / "none")
+    with pytest.raises(Refused, match="purple"):
+        index(source, tmp_path / "class", effects="purple")
+
+
+def test_imagenet_labels_bring_their_ancestors():
+    from saliscope.runs.units.tables import names_of
+
+    names = names_of(["n02099601", "no class", None], load_model("efficientnet_lite0").labels)
+    assert names[0][0] == "golden retriever" and {"dog", "animal"} < set(names[0])
+    assert names[1:] == [["no class"], None]
+
+
+def test_the_command(source, tmp_path):
+    arguments = (
+        "index",
+        source,
+        "--out",
+        tmp_path / "units",
+        "--layers",
+        "stages.4,head",
+        "--limit",
+        6,
+        "--workers",
+        0,
+    )
+    code, output = saliscope(*arguments)
+    assert code == 0 and "1,392 channels and 6 images" in output
+    settings = json.loads((tmp_path / "units" / "settings.json").read_text())
+    assert settings["layers"] == ["stages.4", "head"]
+    code, output = saliscope(*arguments)
+    assert code == 0 and "already finished" in output
+    for wrong, message in (("--layers", "haed"), ("--effects", "catt")):
+        code, output = saliscope("index", source, "--out", tmp_path / "wrong", wrong, message)
+        assert code == 1 and message in output
