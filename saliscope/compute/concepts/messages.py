@@ -10,7 +10,7 @@ from saliscope.compute.text_messages import number as number_text
 from saliscope.percentages import percent
 
 if TYPE_CHECKING:
-    from saliscope.compute.concepts.engine import Measured
+    from saliscope.compute.concepts.answers import Measured
 
 TITLE = "Concepts"
 COUNTS = (4, 8, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from saliscope.compute.concepts import messages
-from saliscope.compute.concepts.engine import Measured
+from saliscope.compute.concepts.answers import Measured
 from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.page.channels.change_view import CROP_SIDE, before_after
 from saliscope.page.components import view
