@@ -21,7 +21,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Cut:
-    """The part of an image where a concept is strongest, and the name of the image."""
+    """The part of an image around the cell where a concept is strongest, and the name of the image."""
 
     name: str
     image: Image.Image

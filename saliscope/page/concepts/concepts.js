@@ -126,7 +126,7 @@ class Concepts {
         concepts: Number(this.count.value) === this.terms.default ? "" : this.count.value,
         concept: this.open === null ? "" : String(this.open),
       }),
-      (values) => this.restore(values),
+      (values, coming) => this.restore(values, coming && Boolean(this.bound)),
     );
     subscribe(["asked"], () => this.settle(true));
     subscribe(["question"], () => this.settle(false));
@@ -174,24 +174,23 @@ class Concepts {
   /** Ask for what a link shows, and for the change with another method. */
   whenVisible() {
     if (this.isAsked || !state.question?.subject || !this.element.checkVisibility()) return;
-    if (this.isWanted) this.find();
-    else if (this.open !== null && !this.isPending && !this.isOld && this.resultKey !== this.currentResultKey)
-      this.scale();
+    if (this.isWanted && this.isOld) this.find();
+    else if (this.open !== null && !this.isPending && this.resultKey !== this.currentResultKey) this.scale();
+    this.isWanted = false;
   }
 
-  restore({ concepts = "", concept = "" }) {
+  /** Show what the address says. `isComing`: the page has yet to ask for the settings of the address. */
+  restore({ concepts = "", concept = "" }, isComing) {
     const count = this.terms.counts.find((each) => String(each) === concepts) || this.terms.default;
     this.count.value = String(count);
-    const open = /^\d{1,2}$/.test(concept) ? Number(concept) : null;
-    if (open === this.open && this.key === this.currentKey) return this.mark();
-    this.open = open;
-    this.isWanted = open !== null && this.key !== this.currentKey;
+    this.open = /^\d{1,2}$/.test(concept) ? Number(concept) : null;
+    this.isWanted = this.open !== null;
+    this.isAsked = isComing;
     this.showOpen();
     this.whenVisible();
   }
 
   find() {
-    this.isWanted = false;
     this.requestedKey = this.currentKey;
     this.send("submit", this.request);
   }
@@ -230,7 +229,6 @@ class Concepts {
     this.image = await loadImage(sheet.crop.src);
     this.sheet = sheet;
     this.key = this.requestedKey;
-    this.resultKey = "";
     this.tiles.replaceChildren(...sheet.items.map((item) => this.tile(item)));
     this.say("done", sheet.summary);
     this.showOpen();
@@ -267,7 +265,8 @@ class Concepts {
   /** Show the selected concept. */
   showOpen() {
     const item = this.sheet?.items.find(({ index }) => index === this.open);
-    if (this.sheet && !item) this.open = null;
+    if (this.sheet && !item && !this.isWanted) this.open = null;
+    this.resultKey = "";
     for (const tile of this.tiles.children)
       tile.setAttribute("aria-pressed", String(Number(tile.dataset.index) === this.open));
     if (item) this.opened.show(item, this.image);
