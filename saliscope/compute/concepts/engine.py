@@ -84,10 +84,10 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
             raise Refused(messages.INVALID)
         drawn, target = _with_quick_method(settings), scene.target_of(settings)
         options = {"method": drawn.method.name, "target": target, **drawn.method_arguments}
-        scaled = network.scale(settings.loaded.name, images, found.concepts, {index: factor}, **options)
-    _, subject = explained(settings, target, scaled.scores[0])
-    old, new = (engine.first_plane(each.placed) for each in scaled.maps)
-    classes = class_changes(settings, *scaled.scores)
+        scores, maps = network.scale(settings.loaded.name, images, found.concepts, {index: factor}, **options)
+    _, subject = explained(settings, target, scores[0])
+    old, new = (engine.first_plane(each.placed) for each in maps)
+    classes = class_changes(settings, *scores)
     yield BeforeAfter(settings=drawn, crop=crop, classes=classes, subject=subject, maps=Maps(old, new, 1.0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,24 +46,21 @@ def _effects(network: Any, images: torch.Tensor, *, concepts: explainers.Concept
     return replace(concepts, model=network).effects(images, **options)
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """The scores [K] and the maps [h, w] of one target, before and after a concept was scaled."""
-
-    scores: tuple[torch.Tensor, torch.Tensor]
-    maps: tuple[explainers.Explanation, explainers.Explanation]
+Scores = tuple[torch.Tensor, torch.Tensor]
+Explanations = tuple[explainers.Explanation, explainers.Explanation]
+"""Those of one image before and after a concept was scaled."""
 
 
 def scale(
     name: str, images: torch.Tensor, concepts: explainers.Concepts, factors: dict[int, float], **keywords: Any
-) -> Scaled:
+) -> tuple[Scores, Explanations]:
     """Scale concepts of one image; `keywords` are the `method` of the maps, its `target` and its options.
 
-    The target None is the class that the unchanged network predicts.
+    The target None is the class that the unchanged network predicts. The scores are float32 [K].
     """
-    found = network_calls.run(name, _scale, images, concepts=concepts, factors=factors, **keywords)
-    before, after, *maps = found
-    return Scaled((before[0].float(), after[0].float()), (maps[0], maps[1]))
+    options = {"concepts": concepts, "factors": factors, **keywords}
+    before, after, old, new = network_calls.run(name, _scale, images, **options)
+    return (before[0].float(), after[0].float()), (old, new)
 
 
 def _scale(

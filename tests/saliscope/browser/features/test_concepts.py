@@ -34,6 +34,10 @@ def test_a_removed_concept_changes_the_prediction(visit: Visit) -> None:
     expect(own.locator(".hl-concepts-tiles"), "outdated").to_have_attribute("data-old", "true")
     expect(own.locator(".hl-line")).to_contain_text("Outdated")
     expect(slider).to_be_disabled()
+    visit.state("done")
+    page.go_back()
+    expect(own.locator(".hl-concepts-tiles"), "those of the dog again").to_have_attribute("data-old", "false")
+    expect(own.locator(".hl-line")).to_contain_text("German shepherd falls")
     assert visit.errors == []
 
 
