@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,18 +56,31 @@ def test_maps_and_effects_are_those_of_the_library() -> None:
 
 
 def test_the_cuts_are_of_the_images_where_a_concept_is_strongest() -> None:
-    """A concept that is strongest at one place of the dog has its first cut there."""
+    network, images = inputs(DOG)
+    others = {each.alt: str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG}
+    batch = torch.cat([images, *(inputs(path)[1] for path in others.values())])
     step = found(Request(DOG, layer="head"))
-    dog = int(step.effects.argmax())
-    first = step.found.cuts[dog][0].image
-    with Image.open(DOG) as image:
-        crop = step.settings.loaded.model.crop(image.convert("RGB"))
-    row, column = divmod(int(step.found.maps[dog].argmax()), 7)
-    center = crop.getpixel((round((column + 0.5) / 7 * crop.width), round((row + 0.5) / 7 * crop.height)))
-    middle = first.getpixel((first.width // 2, first.height // 2))
-    assert isinstance(center, tuple) and isinstance(middle, tuple)
-    assert step.found.cuts[dog][0].image.width < crop.width
-    assert max(abs(a - b) for a, b in zip(center, middle, strict=True)) < 60
+    peaks = replace(step.found.concepts, model=network).maps(batch).flatten(2).amax(2)
+    for index, cuts in enumerate(step.found.cuts):
+        best = [("", *others)[k] for k in peaks[:, index].argsort(descending=True)[: len(cuts)].tolist()]
+        assert [cut.name if cut.name in others else "" for cut in cuts] == best
+        assert len(cuts) == min(4, int((peaks[:, index] > 0).sum()))
+
+
+def test_a_cut_is_around_the_strongest_cell() -> None:
+    step = found(Request(DOG, layer="head"), files=(DOG,))
+    for index, (cut, *_) in enumerate(step.found.cuts):
+        row, column = divmod(int(step.found.maps[index].argmax()), 7)
+        if not (2 <= row <= 4 and 2 <= column <= 4):
+            continue  # at the edge of the image, the cell is not in the middle of the cut
+        at = (round((column + 0.5) / 7 * step.crop.width), round((row + 0.5) / 7 * step.crop.height))
+        around = step.crop.crop((at[0] - 15, at[1] - 15, at[0] + 15, at[1] + 15)).resize((1, 1), Image.Resampling.BOX)
+        part = round(15 * cut.image.width / (step.crop.width / 3))
+        middle = cut.image.width // 2, cut.image.height // 2
+        box = (middle[0] - part, middle[1] - part, middle[0] + part, middle[1] + part)
+        shown = cut.image.crop(box).resize((1, 1), Image.Resampling.BOX)
+        pairs = zip(around.tobytes(), shown.tobytes(), strict=True)
+        assert max(abs(a - b) for a, b in pairs) < 12
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, 2.0])
