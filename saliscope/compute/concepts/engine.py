@@ -29,7 +29,7 @@ from saliscope.images import bands, examples, uploads
 FILES = 32
 """Maximum number of images of a batch."""
 CELLS = 40_000
-"""Maximum number of cells of a fit: of a layer with a large grid, fewer images are used."""
+"""Maximum number of cells of a fit with several images: of a layer with a large grid, fewer images are used."""
 CUTS, CUT_PART, CUT_SIDE = 4, 3, 80
 """Number of cuts of a concept; a cut is a third of the height and width of a crop, with a longer side in pixels."""
 FACTORS = (0.0, 2.0)
