@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saliscope.runs.results import duration
+from saliscope.runs.formats import duration, plural
 
 if TYPE_CHECKING:
     from saliscope.runs.settings import Settings
@@ -48,10 +48,9 @@ class Plan:
         """Return the plan for the terminal."""
         chosen = self.settings
         layer = f" at {chosen.layer}" if chosen.layer else ""
-        count = "1 image" if self.images == 1 else f"{self.images:,} images"
         lines = [
-            f"{count} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target {chosen.target}, batches of "
-            f"{chosen.batch_size}."
+            f"{plural(self.images, 'image')} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target "
+            f"{chosen.target}, batches of {chosen.batch_size}."
         ]
         if not self.measured:
             return "\n".join([*lines, "No time was estimated: none of the first images could be read."])

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any, TextIO
 
-from saliscope.runs.results import duration
+from saliscope.runs.formats import duration, plural
 
 RESUMABLE = "Interrupted. Finished batches are kept; run the same command again to resume."
 EVERY = 30.0
@@ -109,7 +109,7 @@ class Progress:
             if total is not None:
                 parts.append(f"{duration((total - done) / speed)} left")
         if self.errors:
-            parts.append("1 error" if self.errors == 1 else f"{self.errors:,} errors")
+            parts.append(plural(self.errors, "error"))
         if self.shard is not None and done != total:
             shard, shards = self.shard
             parts.append(f"shard {shard:,}" + ("" if shards is None else f" of {shards:,}"))

@@ -20,6 +20,7 @@ from saliscope.runs.compare import texts
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.finished.masks import find_masks
+from saliscope.runs.formats import duration, plural
 from saliscope.runs.report import metadata as lists
 from saliscope.runs.results import (
     ComparisonResult,
@@ -27,8 +28,6 @@ from saliscope.runs.results import (
     ExportResult,
     IndexResult,
     ReportResult,
-    count_images,
-    duration,
 )
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.run_data import RunData
@@ -402,14 +401,14 @@ class Run(FinishedRun):
         }
 
     def __repr__(self) -> str:
-        return f"Run({self.folder!r}, {count_images(len(self))})"
+        return f"Run({self.folder!r}, {plural(len(self), 'image')})"
 
     def __str__(self) -> str:
         """Return a summary of the run and of the call that computed it."""
         counts, settings = self.counts, self.settings
-        start = f"{count_images(counts['images'])} in {self.folder!r}"
+        start = f"{plural(counts['images'], 'image')} in {self.folder!r}"
         if settings.where == WRONG:
-            wrong = count_images(counts["images"] - counts["unreadable"])
+            wrong = plural(counts["images"] - counts["unreadable"], "image")
             known = f"{counts['labeled']:,} with a known label"
             start = f"{wrong} with a wrong prediction, of {known}, in {self.folder!r}"
         lines = [start + self._work()]
@@ -418,11 +417,11 @@ class Run(FinishedRun):
         unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
         if settings.target == LABEL and unlabeled:
             lines.append(
-                f"{count_images(unlabeled)} without a label that is a class of the model: the predicted class is "
+                f"{plural(unlabeled, 'image')} without a label that is a class of the model: the predicted class is "
                 "explained."
             )
         if counts["unreadable"]:
-            lines.append(f"{count_images(counts['unreadable'])} could not be read; see the column error.")
+            lines.append(f"{plural(counts['unreadable'], 'image')} could not be read; see the column error.")
         return "\n".join(lines)
 
     def _work(self) -> str:

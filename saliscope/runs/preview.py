@@ -12,7 +12,7 @@ from PIL import Image
 
 from explainers import Display, overlay
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.report.formats import by_size
+from saliscope.runs.formats import by_size
 from saliscope.runs.report.images import small
 from saliscope.runs.results import table
 from saliscope.runs.rows import map_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from saliscope.runs import formats
 from saliscope.runs.compare.agreement import WHOLE, Box, Frame
-from saliscope.runs.report import formats
 
 if TYPE_CHECKING:
     from saliscope.runs.finished.finished_run import FinishedRun

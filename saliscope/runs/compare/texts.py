@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from saliscope.runs.compare import statistics
+from saliscope.runs.formats import p_value, percent, plural
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.report.formats import p_value, percent, plural
 
 if TYPE_CHECKING:
     from saliscope.runs.compare.alignment import Alignment

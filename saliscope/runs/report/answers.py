@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from saliscope.runs.formats import percent, plural
 from saliscope.runs.report.analysis import slices as slicing
 from saliscope.runs.report.analysis.clusters import GRID
 from saliscope.runs.report.analysis.label_errors import LabelErrors, RandomLabels, estimate_random
 from saliscope.runs.report.analysis.shortcuts import Candidate, describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice, Slices
 from saliscope.runs.report.analysis.summary import Confusions, Pair, Rate, unreadable
-from saliscope.runs.report.formats import percent, plural
 from saliscope.runs.report.preprocessing import Trial, try_others
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from saliscope.errors import Refused
-from saliscope.runs.report import answers, formats, images, links, metadata
+from saliscope.runs import formats
+from saliscope.runs.report import answers, images, links, metadata
 from saliscope.runs.report.analysis import (
     calibration,
     embedding,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saliscope import percentages
-from saliscope.runs.report import formats
+from saliscope.runs import formats
 from saliscope.runs.report.content import gather
 from saliscope.runs.report.context import Report
 from saliscope.runs.report.images import Read

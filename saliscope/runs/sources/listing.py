@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from saliscope.errors import Refused
+from saliscope.runs.formats import plural
 from saliscope.runs.items import Item
 from saliscope.runs.sources import lists, metadata, tables, tars
 from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_in, with_folder_labels
@@ -161,5 +162,4 @@ def _describe_files(location: Location, names: list[str]) -> str:
     list_names = [name for name in names if suffix(name) in lists.SUFFIXES - {".txt"}]
     hint = " Unpack the archives first." if packed else ""
     hint += f" To use a list, pass its file: {location.url(list_names[0])}." if list_names else ""
-    count = "1 file" if len(names) == 1 else f"{len(names)} files"
-    return f"{location.source} contains no images: {count} ({text}).{hint}"
+    return f"{location.source} contains no images: {plural(len(names), 'file')} ({text}).{hint}"
