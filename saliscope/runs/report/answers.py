@@ -9,6 +9,7 @@ image that a fault explains is not evidence for the next one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from saliscope.runs.report.analysis.calibration import Calibration
+    from saliscope.runs.report.analysis.clusters import Cluster
     from saliscope.runs.report.analysis.columns import Columns
     from saliscope.runs.report.context import Context
 
@@ -62,18 +64,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Results:
-    """The results of a report that become answers."""
-
-    slices: Slices | None
-    unreadable: Slices | None
-    candidates: list[Candidate]
-    errors: LabelErrors | None
-    confusions: Confusions
-    calibration: Calibration | None
-
-
-@dataclass(frozen=True)
 class Answers:
     """The answers, the most important first, and what was tested."""
 
@@ -88,20 +78,34 @@ class Answers:
         return [row for answer in self.all[:SHOWN] for row in answer.rows]
 
 
-def find_answers(page: Context, results: Results) -> Answers:
-    """Return the answers of a report."""
-    return _Search(page, results).run()
+@dataclass(frozen=True)
+class Results:
+    """The results of a run that determine what is on its page. Slices are by accuracy, and by readability."""
+
+    page: Context
+    clusters: list[Cluster]
+    candidates: list[Candidate]
+    errors: LabelErrors | None
+    confusions: Confusions
+    calibration: Calibration | None
+    slices: Slices | None
+    unreadable: Slices | None
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What is wrong in the run."""
+        return _Search(self).run()
 
 
 class _Search:
     """The search for answers. `explained` `[n]` are the images that the faults found so far explain."""
 
-    def __init__(self, page: Context, results: Results) -> None:
-        self.page, self.results, self.columns = page, results, page.columns
-        self.explained = np.zeros(len(page.columns), dtype=bool)
+    def __init__(self, results: Results) -> None:
+        self.page, self.results, self.columns = results.page, results, results.page.columns
+        self.explained = np.zeros(len(self.columns), dtype=bool)
         self.found: list[Answer] = []
         self.random: RandomLabels | None = None
-        self.classes = max(len(page.names), 1 + int(page.columns.prediction_index.max(initial=-1)))
+        self.classes = max(len(self.page.names), 1 + int(self.columns.prediction_index.max(initial=-1)))
 
     def run(self) -> Answers:
         trial = None

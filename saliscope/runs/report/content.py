@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,21 +75,7 @@ PROBABILITIES = {
 """How scores became probabilities, unless by a softmax."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The results of a run that determine what is on its page."""
-
-    page: Context
-    clusters: list[Cluster]
-    candidates: list[shortcuts.Candidate]
-    errors: label_errors.LabelErrors | None
-    confusions: summary.Confusions
-    calibration: calibration.Calibration | None
-    slices: slices.Slices | None
-    answers: answers.Answers
-
-
-def analyze(data: RunData, report: Report) -> Analysis:
+def analyze(data: RunData, report: Report) -> answers.Results:
     """Return the results of a run.
 
     Errors   Refused for a run without a readable image
@@ -111,10 +96,7 @@ def analyze(data: RunData, report: Report) -> Analysis:
         errors = label_errors.find_label_errors(data, columns)
     confusions = summary.confusions(columns, PAIRS)
     calibrated = None if only_wrong else calibration.calibrate(columns.probability, columns.correct)
-    found, unreadable = _slices(page)
-    results = answers.Results(found, unreadable, candidates, errors, confusions, calibrated)
-    answered = answers.find_answers(page, results)
-    return Analysis(page, clusters, candidates, errors, confusions, calibrated, found, answered)
+    return answers.Results(page, clusters, candidates, errors, confusions, calibrated, *_slices(page))
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
