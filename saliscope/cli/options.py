@@ -6,12 +6,13 @@ reads the signature.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -114,10 +115,8 @@ class RunOptions:
             text = messages.NOT_OF_A_METHOD.format(name=min(taken))
             raise typer.BadParameter(text, param_hint="--option")
         names = ("engine", "device", "workers", "address", "gpus", "min_workers")
-        try:
+        with usage_error():
             check_engine(**{name: values[name] for name in names})
-        except Refused as error:
-            raise typer.BadParameter(str(error)) from None
         return values, options
 
     def method_options(self) -> dict[str, Any]:
@@ -181,6 +180,18 @@ def refuse_folder(out: Path) -> None:
     """
     if out.expanduser().is_dir():
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
+
+
+@contextlib.contextmanager
+def usage_error(option: str | None = None) -> Iterator[None]:
+    """Convert Refused to an error of usage.
+
+    Errors   typer.BadParameter
+    """
+    try:
+        yield
+    except Refused as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _annotated(hint: Any) -> Any:

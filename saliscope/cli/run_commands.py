@@ -9,7 +9,7 @@ import typer
 
 from saliscope import runs
 from saliscope.cli import messages
-from saliscope.cli.options import Device, Offline, OutputOptions, expand, refuse_folder, set_offline
+from saliscope.cli.options import Device, Offline, OutputOptions, expand, refuse_folder, set_offline, usage_error
 from saliscope.cli.progress import Progress
 
 Run = Annotated[str, typer.Argument(help=messages.FOLDER)]
@@ -29,11 +29,13 @@ def report(
     *,
     output: OutputOptions,
 ) -> None:
+    from saliscope.runs.report.links import check_link  # numpy takes a moment to start
+
     output.apply()
     set_offline(offline)
     refuse_folder(out)
-    if link is not None and not link.startswith(("http://", "https://")):
-        raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    with usage_error("--link"):
+        check_link(link)
     region = _parse_box(box)
     with Progress(messages.REPORTING, messages.NOT_RESUMABLE) as progress:
         done = runs.open(folder).report(

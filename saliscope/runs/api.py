@@ -22,6 +22,7 @@ from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.finished.masks import find_masks
 from saliscope.runs.formats import duration, plural
 from saliscope.runs.report import metadata as lists
+from saliscope.runs.report.links import check_link
 from saliscope.runs.results import (
     ComparisonResult,
     EvaluationResult,
@@ -278,12 +279,13 @@ class Run(FinishedRun):
                  mask: a mask image (white is inside), or a folder with one mask per image, for the same
                  link: the URL of the page, to open images of the report in it
                  metadata: a list with a column path and other columns, whose values are compared by accuracy
-        Errors   Refused for an invalid box, mask or list, a run without a readable image, and a full disk
+        Errors   Refused for an invalid box, mask, link or list, a run without a readable image, and a full disk
 
         Example
             >>> run.report("report.html").missing
             0
         """
+        check_link(link)
         model = self._moved(device)
         needed = mask is not None or metadata is not None
         paths = self.data.columns(["path"])["path"] if needed else pa.chunked_array([], pa.string())
@@ -295,13 +297,7 @@ class Run(FinishedRun):
                 missing.add(path)
             return image
 
-        def step(done: int, total: int) -> None:
-            if progress is not None:
-                progress(done, total)
-
-        page = reporting.write(
-            self.data,
-            out,
+        inputs = reporting.Report(
             read=read,
             model=model,
             box=box,
@@ -309,9 +305,9 @@ class Run(FinishedRun):
             link=link,
             metadata=None if metadata is None else lists.read(str(metadata), paths),
             source=self.source,
-            progress=step,
+            progress=progress,
         )
-        return ReportResult(page, len(missing))
+        return ReportResult(reporting.write(self.data, out, inputs), len(missing))
 
     def _moved(self, device: str) -> Model | None:
         """Return the network on a device, or None if it is not available or has changed."""
@@ -388,7 +384,7 @@ class Run(FinishedRun):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the main values by name, as `saliscope explain --format json` prints them."""
-        record = self.data.manifest["settings"]
+        record = self.data.settings
         names = "model method layer target where options batch_size precision seed".split()
         return {
             "folder": self.folder,

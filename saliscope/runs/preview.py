@@ -32,7 +32,7 @@ GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1f
 
 def display(run: FinishedRun, values: Iterable[tuple[str, object]], text: str) -> Display:
     """Return the values of a run as a table and its images as a grid; `text` is shown by hosts without HTML."""
-    signed = not by_size(str(run.data.manifest["settings"].get("method", "")))
+    signed = not by_size(run.data.settings.get("method", ""))
     numbers = np.unique(np.linspace(0, max(0, len(run.data) - 1), SHOWN).round().astype(int))
     rows = run.data.take(numbers).to_pylist() if len(run.data) else []
     drawn = [(row, _draw(run, row, signed)) for row in rows]

@@ -38,6 +38,11 @@ class RunData:
             _check_columns(table.column_names, str(folder))
         self._given = table
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The record of the settings of the run."""
+        return dict(self.manifest.get("settings", {}))
+
     @cached_property
     def store(self) -> Store:
         """The files of the run, also others such as evaluation.json."""

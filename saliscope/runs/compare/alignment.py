@@ -31,20 +31,18 @@ class Alignment:
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
     """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
-    by_size = [formats.by_size(str(run.data.manifest["settings"].get("method", ""))) for run in (a, b)]
+    by_size = [formats.by_size(run.data.settings.get("method", "")) for run in (a, b)]
 
     def frames(first: Box, second: Box) -> tuple[Frame, Frame]:
         return Frame(first, by_size[0]), Frame(second, by_size[1])
 
-    hashes = [run.data.manifest["settings"].get("labels_and_preprocessing") for run in (a, b)]
+    hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
     if hashes[0] is not None and hashes[0] == hashes[1]:
         return Alignment(frames(WHOLE, WHOLE), "Both networks received the same part of each image.")
     models = [run.try_model() for run in (a, b)]
     if models[0] is None or models[1] is None:
         names = " and ".join(
-            str(run.data.manifest["settings"].get("model"))
-            for run, model in zip((a, b), models, strict=True)
-            if not model
+            str(run.data.settings.get("model")) for run, model in zip((a, b), models, strict=True) if not model
         )
         return Alignment(
             None,

@@ -258,7 +258,7 @@ def refuse_partial(a: RunData, b: RunData) -> None:
     Errors   Refused
     """
     for run in (a, b):
-        if run.manifest["settings"].get("where") == WRONG:
+        if run.settings.get("where") == WRONG:
             raise Refused(
                 f"The run in {str(run.folder)!r} has only wrong predictions (--where wrong), so it cannot be compared. "
                 "Run saliscope explain again without --where."

@@ -62,7 +62,7 @@ def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment
 
 
 def _name(run: FinishedRun) -> str:
-    settings = run.data.manifest["settings"]
+    settings = run.data.settings
     layer = f" at {settings['layer']}" if settings.get("layer") else ""
     return f"{settings.get('model', 'unknown model')}, {settings.get('method', 'unknown method')}{layer}"
 

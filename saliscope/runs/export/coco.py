@@ -27,7 +27,7 @@ class CocoWriter:
 
     def __init__(self, folder: Path, run: FinishedRun) -> None:
         self.folder, self.preparation = folder, run.model.preparation
-        self.settings = run.data.manifest["settings"]
+        self.settings = run.data.settings
         self.images: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
         names = run.data.manifest.get("classes") or []

@@ -26,7 +26,7 @@ class FiftyOneWriter:
         self.folder, self.count = folder, 0
         for name in ("data", "fields/heatmap"):
             (folder / name).mkdir(parents=True)
-        info = {"saliscope": run.data.manifest["settings"], "source": run.data.manifest.get("source")}
+        info = {"saliscope": run.data.settings, "source": run.data.manifest.get("source")}
         content = {"name": "saliscope", "media_type": "image", "info": info}
         (folder / "metadata.json").write_text(json.dumps(content, default=str), encoding="utf-8")
         self.file = open(folder / "samples.json", "w", encoding="utf-8")  # noqa: SIM115  (open until the end)

@@ -41,7 +41,7 @@ class HuggingFaceWriter:
         self.rows: list[dict[str, Any]] = []
         self.size = 0
         self.folder.mkdir()
-        settings = run.data.manifest["settings"]
+        settings = run.data.settings
         text = (
             "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*.parquet\n---\n"
             f"Images with predictions of {settings.get('model')} and maps of {settings.get('method')}.\n"

@@ -33,7 +33,7 @@ class FinishedRun:
     @cached_property
     def settings(self) -> Settings:
         """The settings of the run."""
-        stored = Settings.of(self.data.manifest["settings"])
+        stored = Settings.of(self.data.settings)
         own = dict(stored.own)
         if isinstance(own.get("size"), list):
             own["size"] = tuple(own["size"])

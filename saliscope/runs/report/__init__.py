@@ -5,6 +5,7 @@ everything, and `page` writes the file. The texts are in the templates in `stati
 `macros.html` and their scripts with the comparison; `saliscope.runs.formats` has the numbers and names in them.
 """
 
+from saliscope.runs.report.context import Report
 from saliscope.runs.report.page import write
 
-__all__ = ["write"]
+__all__ = ["Report", "write"]

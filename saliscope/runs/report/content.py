@@ -81,13 +81,13 @@ def analyze(data: RunData, report: Report) -> answers.Results:
     Errors   Refused for a run without a readable image
     """
     manifest, columns = data.manifest, Columns(data)
-    settings = manifest.get("settings", {})
-    only_wrong = settings.get("where") == WRONG
+    only_wrong = data.settings.get("where") == WRONG
     if not columns.readable.any():
         reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, columns.groups.codes, -1)
-    maps = read_all(data, columns, codes, formats.by_size(settings.get("method", "")), _regions(report, columns))
+    by_size = formats.by_size(data.settings.get("method", ""))
+    maps = read_all(data, columns, codes, by_size, _regions(report, columns))
     page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
@@ -106,8 +106,8 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     """
     found = analyze(data, report)
     page, columns, manifest = found.page, found.page.columns, data.manifest
-    settings = manifest.get("settings", {})
-    by_size = formats.by_size(settings.get("method", ""))
+    method = data.settings.get("method", "")
+    by_size, unit = formats.by_size(method), formats.unit(method, manifest.get("score", ""))
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     errors = found.errors
     error_rows = errors.rows[: LIMITS["error_cards"]].tolist() if errors and errors.tested else []
@@ -118,7 +118,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "page": page,
         "columns": columns,
         "manifest": manifest,
-        "settings": settings,
+        "settings": data.settings,
         "only_wrong": page.only_wrong,
         "by_size": by_size,
         "limits": LIMITS,
@@ -150,15 +150,11 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     }
     images_data = _images(page, page.all_maps.regions["border"].shares, found.clusters)
     places = page.features.places() if page.features else []
-    content |= {"has_places": bool(places), "unit": formats.unit(settings.get("method", ""), manifest.get("score", ""))}
+    titles = {row.code: row.title for row in findings}
     content["data"] = {
-        "images": images_data,
-        "places": places,
-        "maps": page.packed_maps,
-        "findings": {row.code: row.title for row in findings},
-        "unit": content["unit"],
-    }
-    return content
+        "images": images_data, "places": places, "maps": page.packed_maps, "findings": titles, "unit": unit
+    }  # fmt: skip
+    return content | {"has_places": bool(places), "unit": unit}
 
 
 def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
@@ -248,7 +244,7 @@ def _images(page: Context, border: Floats, clusters: list[Cluster]) -> list[dict
     """Return the data of the images on the page for report.js."""
     budget = images.budget(len(page.shown))
     classes = page.data.manifest.get("classes", ())
-    address = links.Links(page.report.link, page.settings, classes) if page.report.link else None
+    address = links.Links(page.report.link, page.data.settings, classes) if page.report.link else None
     cluster_of = {int(page.maps.rows[number]): k for k, cluster in enumerate(clusters) for number in cluster.members}
     columns = page.columns
     entries = []
@@ -293,7 +289,8 @@ def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
     pairs: dict[int, tuple[Floats, Floats]] = {}
     if page.report.model is not None and records:
-        pairs = dict(images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings))
+        inputs = records, page.shown_maps, page.report.read, page.report.model
+        pairs = dict(images.map_pairs(*inputs, page.data.settings))
     mistakes = [(row, _maps_of_mistake(page, row, pairs.get(k))) for k, row in enumerate(rows)]
     return {"mistakes": mistakes, "incomplete": len(rows) - len(pairs)}
 

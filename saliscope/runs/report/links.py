@@ -10,11 +10,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saliscope import resources
+from saliscope.errors import Refused
 from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.settings import Settings
 
 ASSETS = resources.assets()
 """The folder of the app's example images."""
+
+
+def check_link(address: str | None) -> None:
+    """Check that the address of an app is a URL, if there is one.
+
+    Errors   Refused
+    """
+    if address is not None and not address.startswith(("http://", "https://")):
+        raise Refused(
+            f"{address!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
+        )
 
 
 class Links:

@@ -72,7 +72,7 @@ def test_small_reports_claim_nothing(tmp_path, labels):
     for count, probabilities, classes, values in itertools.product((1, 7), (True, False), (1, 2), (CORNER, ZERO)):
         data = run_of(tmp_path, count, labels=labels, probabilities=probabilities, classes=classes, values=values)
         camera = {"camera": pa.array([f"c{k % 2}" for k in range(count)])}
-        out = report.write(data, tmp_path / "r.html", read=lambda path: None, metadata=camera)
+        out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None, metadata=camera))
         text = page_text(out)
         assert not unfounded(out)
         maps, largest = (0, 0) if values is ZERO else (count, -(-count // classes))
@@ -97,13 +97,15 @@ def test_small_reports_claim_nothing(tmp_path, labels):
 
 def test_enough_images_are_tested_and_counted(tmp_path):
     data = run_of(tmp_path, 24, labels="known")
-    out = report.write(data, tmp_path / "r.html", read=lambda path: None)
+    out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None))
     assert not unfounded(out)
     text = page_text(out)
     assert "that a perfectly calibrated network has" in text
     assert "0 of 24 tested images may have a wrong label, of 24 labeled images" in text
     assert "compared with the 2 of 2 classes with 5 or more labeled images" in text
-    one = report.write(run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", read=lambda path: None)
+    one = report.write(
+        run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", report.Report(read=lambda path: None)
+    )
     assert "Shortcuts were not tested" in page_text(one) and "Label errors were not tested" in page_text(one)
 
 

@@ -44,7 +44,7 @@ def page_file(tmp_path_factory) -> Path:
     rows.sort(key=lambda row: row["path"])
     settings = {"model": "toy", "method": "grad_cam", "target": "predicted", "options": {}}
     finished = RunData(folder, {"settings": settings, "source": "toys"}, pa.Table.from_pylist(rows, SCHEMA))
-    return report.write(finished, folder / "report.html", read=photograph, link="http://127.0.0.1:7860")
+    return report.write(finished, folder / "report.html", report.Report(read=photograph, link="http://127.0.0.1:7860"))
 
 
 def photograph(path: str) -> Image.Image:
