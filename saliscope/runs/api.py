@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from PIL import Image
 
+from explainers import MethodName
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
@@ -35,11 +37,6 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from explainers import MethodName
 
 Progress = Callable[[int, int], object]
 """Called with the number of finished images and the total number. An exception in it stops the work."""

@@ -8,12 +8,11 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from saliscope.errors import Refused
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MOST_BYTES = 2**28
 """Bytes of an image above which nothing more is read; the decoder rejects much smaller files already."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,8 @@ from saliscope.runs.formats import by_size
 from saliscope.runs.report.images import small
 from saliscope.runs.results import table
 from saliscope.runs.rows import map_of
+from saliscope.zoo import Preparation
 from saliscope.zoo.model import upright
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Preparation
 
 SHOWN = 6
 """Number of images, evenly spaced over the rows."""

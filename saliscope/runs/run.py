@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,10 +30,7 @@ from saliscope.runs.shards import Shards, read_manifest
 from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.runs.sources.partitions import WHOLE
-from saliscope.zoo import devices
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model, Preparation
+from saliscope.zoo import Model, Preparation, devices
 
 Report = Callable[[int, int | None], object]
 """Called with the number of finished images and the total number, None for a source that is listed during the run."""

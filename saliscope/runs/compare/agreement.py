@@ -6,18 +6,15 @@ Both depend only on the order of the values in each map, so maps of different me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.maps import MOST, pool
 from saliscope.runs.rows import unpack
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 TOP = 0.1
 """The share of cells that count as the highest."""

@@ -6,14 +6,11 @@ Two networks may crop images differently. Their maps are then compared on the pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from saliscope.runs import formats
 from saliscope.runs.compare.agreement import WHOLE, Box, Frame
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
-    from saliscope.zoo import Preparation
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.zoo import Preparation
 
 SHAPES = ((1000, 1000), (1600, 1000), (1000, 1600), (3000, 1000))
 """Sizes of images for which the crops are compared."""

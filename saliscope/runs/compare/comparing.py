@@ -5,28 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from saliscope.errors import Refused
 from saliscope.runs.compare.agreement import Frame, compare_maps
 from saliscope.runs.compare.pairing import PATH, Pairing, pair
 from saliscope.runs.compare.statistics import Distribution
 from saliscope.runs.report.analysis.columns import class_names, distinct
-from saliscope.runs.run_data import BATCH
+from saliscope.runs.run_data import BATCH, RunData
 from saliscope.runs.settings import WRONG
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.run_data import RunData
-
-    Integers = NDArray[np.int64]
-    Booleans = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from saliscope.runs.compare import statistics, texts
+from saliscope.runs.compare.alignment import Alignment
 from saliscope.runs.compare.comparing import CHANGED, GAINED, LOST, MAPS, ONLY_A, ONLY_B, Comparison, Shown
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.maps import MOST, pack, pool
 from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.rows import map_of
-
-if TYPE_CHECKING:
-    from saliscope.runs.compare.alignment import Alignment
-    from saliscope.runs.finished.finished_run import FinishedRun
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 CLASSES, TRANSITIONS = 300, 100
 """Maximum number of rows of the tables; the Parquet file has all images."""

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyarrow import parquet as pq
 
@@ -15,11 +14,9 @@ from saliscope.runs.compare.alignment import Alignment, align
 from saliscope.runs.compare.comparing import TABLE, Comparer, Comparison
 from saliscope.runs.compare.content import gather
 from saliscope.runs.compare.pairing import PATH
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report.page import DRAWING_SCRIPTS, render
 from saliscope.runs.shards import refuse_disk_errors
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
 
 
 @dataclass(frozen=True)

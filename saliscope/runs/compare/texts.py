@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.runs.compare import statistics
+from saliscope.runs.compare.alignment import Alignment
+from saliscope.runs.compare.comparing import Comparison
 from saliscope.runs.formats import p_value, percent, plural
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from saliscope.runs.compare.alignment import Alignment
-    from saliscope.runs.compare.comparing import Comparison
 
 LEVEL = 0.05
 

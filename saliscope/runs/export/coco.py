@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saliscope.runs.export.heatmaps import place
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 HALF = 0.5
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from saliscope.errors import Refused
 from saliscope.runs.export import coco, fiftyone, huggingface
 from saliscope.runs.export.heatmaps import heatmap
 from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.results import ExportResult
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.shards import refuse_disk_errors
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
 
 ROWS = 32
 """Rows that are read at once, with their images."""

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 
 class FiftyOneWriter:

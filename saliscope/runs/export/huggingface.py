@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-if TYPE_CHECKING:
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 SHARD = 2**28
 """Bytes of images and heatmaps per shard."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
@@ -17,10 +17,8 @@ from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings, weights_hash
+from saliscope.zoo import Model
 from saliscope.zoo.model import Preparation
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 
 class FinishedRun:

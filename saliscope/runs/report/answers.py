@@ -10,26 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saliscope.runs.formats import percent, plural
 from saliscope.runs.report.analysis import slices as slicing
-from saliscope.runs.report.analysis.clusters import GRID
+from saliscope.runs.report.analysis.calibration import Calibration
+from saliscope.runs.report.analysis.clusters import GRID, Cluster
+from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import LabelErrors, RandomLabels, estimate_random
 from saliscope.runs.report.analysis.shortcuts import Candidate, describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice, Slices
 from saliscope.runs.report.analysis.summary import Confusions, Pair, Rate, unreadable
+from saliscope.runs.report.context import Context
 from saliscope.runs.report.preprocessing import Trial, try_others
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.report.analysis.calibration import Calibration
-    from saliscope.runs.report.analysis.clusters import Cluster
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.context import Context
 
 SHOWN = 3
 """Answers with a sentence and images."""

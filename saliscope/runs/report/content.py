@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,16 +26,12 @@ from saliscope.runs.report.analysis import (
 from saliscope.runs.report.analysis.clusters import Cluster, find_clusters
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.embedding import Features
-from saliscope.runs.report.analysis.map_pass import MAPS, displayed, grid_size, read_all
-from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region
+from saliscope.runs.report.analysis.map_pass import MAPS, Coverage, Region, displayed, grid_size, read_all
+from saliscope.runs.report.analysis.maps import Floats, Integers, border_region, box_region, mask_region
 from saliscope.runs.report.context import Context, Report
 from saliscope.runs.rows import SCHEMA
+from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
-
-if TYPE_CHECKING:
-    from saliscope.runs.report.analysis.map_pass import Coverage, Region
-    from saliscope.runs.report.analysis.maps import Floats, Integers
-    from saliscope.runs.run_data import RunData
 
 SHOWN = 1000
 """Maximum number of images on the page."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from PIL import Image
 
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.columns import Columns, distinct
 from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.report.analysis.maps import pack
+from saliscope.runs.report.analysis.maps import Floats, Maps, pack
 from saliscope.runs.report.images import Read
+from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.maps import Floats, Maps
-    from saliscope.runs.run_data import RunData
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from saliscope.runs.report.analysis.maps import pool
+from saliscope.runs.report.analysis.maps import Floats, pool
 from saliscope.runs.settings import Settings
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.maps import Floats
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 SIDES = (320, 256, 192, 144, 112)
 QUALITY = 78

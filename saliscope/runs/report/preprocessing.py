@@ -9,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
+from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.images import Read
-    from saliscope.zoo import Model
-    from saliscope.zoo.model import Preparation
+from saliscope.runs.report.images import Read
+from saliscope.zoo import Model
+from saliscope.zoo.model import Preparation
 
 CHOOSE, MEASURE = 32, 96
 """Maximum number of images that choose, and of those that measure."""

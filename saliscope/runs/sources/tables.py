@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, arrow_table, image_column
 from saliscope.runs.sources.lists import LABELS
 from saliscope.runs.sources.location import Location, is_image, suffix
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SUFFIXES = (".parquet", ".arrow")
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from saliscope.runs.rows import SCHEMA
+from saliscope.runs.run_data import RunData
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.run_data import RunData
-
-    Integers = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")

@@ -5,15 +5,11 @@ Source   van der Maaten and Hinton 2008, "Visualizing Data using t-SNE", JMLR 9
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 LEAST = 20
 """Minimum number of images."""

@@ -7,23 +7,20 @@ normalized to a sum of 1. Positions are fractions of the region that the network
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import unpack
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""

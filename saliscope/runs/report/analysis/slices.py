@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST = 30
 """Minimum number of labeled images in a slice, and outside it."""
