@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
 
@@ -188,7 +189,6 @@ def _find_row_group(_process: int, url: str, row: int) -> tuple[int, int]:
 def _group_starts(_process: int, url: str) -> list[int]:
     if is_arrow(url):
         return [0]
-    import pyarrow.parquet as pq  # slow to import, or an extra
 
     fs, path = file_system(url)
     with pq.ParquetFile(path, filesystem=fs) as file:
@@ -202,8 +202,6 @@ def _read_row_group(_process: int, url: str, start: int, group: int) -> tuple[in
 
     `_process` is part of the key, so that a forked process reads the file itself.
     """
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     if is_arrow(url):
         table = arrow_table(url)
         return start, table[str(image_column(table.schema))]
@@ -220,8 +218,6 @@ def is_arrow(url: str) -> bool:
 
 def arrow_table(url: str) -> pa.Table:
     """Return the table in an Arrow file or stream. Local files are memory-mapped."""
-    import pyarrow as pa  # slow to import, or an extra
-
     fs, path = file_system(url)
     source = pa.memory_map(path) if is_local(url) else pa.BufferReader(fs.cat_file(path))
     try:
@@ -236,7 +232,6 @@ IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp
 
 def image_column(schema: pa.Schema) -> str | None:
     """Return the column of images: structs with bytes as in Hugging Face datasets, or bytes with a known name."""
-    import pyarrow as pa  # slow to import, or an extra
 
     def is_image(field: pa.Field) -> bool:
         if pa.types.is_struct(field.type):

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
+from explainers import rank_correlation
 from saliscope.runs.report.analysis.maps import MOST, pool
 from saliscope.runs.rows import unpack
 
@@ -87,10 +89,6 @@ def compare_maps(
 
     Returns  also the reason `[n]` for each NaN, else "", and the number of pairs for each pair of sizes
     """
-    import torch  # torch takes seconds to start
-
-    from explainers import rank_correlation  # as above
-
     count = len(a)
     correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
     reasons = np.full(count, "", dtype=object)

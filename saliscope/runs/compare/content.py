@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from explainers import holm
 from saliscope.runs.compare import statistics, texts
 from saliscope.runs.compare.alignment import Alignment
 from saliscope.runs.compare.comparing import CHANGED, GAINED, LOST, MAPS, ONLY_A, ONLY_B, Comparison, Shown
@@ -71,8 +72,6 @@ def class_rows(result: Comparison) -> list[dict[str, Any]]:
     Classes with gained or lost images are tested (`p`, or None), and their p-values are adjusted. `bounds` are the
     difference of the accuracies and its interval, or None without labels.
     """
-    from explainers import holm  # torch takes seconds to start
-
     rows = sorted(result.classes.to_pylist(), key=lambda row: row["name"])
     tested = [row for row in rows if row["gained"] + row["lost"]]
     for row in rows:

@@ -17,7 +17,7 @@ from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings, weights_hash
-from saliscope.zoo import Model
+from saliscope.zoo import Model, ModelUnavailable
 from saliscope.zoo.model import Preparation
 
 
@@ -122,8 +122,6 @@ class FinishedRun:
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""
-        from saliscope.zoo import ModelUnavailable  # torch takes seconds to start
-
         try:
             return self.model
         except (Refused, ModelUnavailable):

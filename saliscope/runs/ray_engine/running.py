@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 import explainers
 import saliscope
 from saliscope import install, resources
@@ -77,8 +79,6 @@ def run(
 
 
 def _with_threads(workers: Workers) -> Workers:
-    import torch  # torch takes seconds to start
-
     return (
         workers
         if workers.cpus is not None

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from explainers import holm
 from saliscope.runs.formats import percent, plural
 from saliscope.runs.report.analysis import slices as slicing
 from saliscope.runs.report.analysis.calibration import Calibration
@@ -253,8 +254,6 @@ class _Search:
 
     def _find_confusion(self) -> None:
         """The most frequent confusion that no fault explains, as an observation."""
-        from explainers import holm  # torch takes seconds to start
-
         columns = self.columns
         free = columns.wrong & ~self.explained
         pairs = [each for each in self.results.confusions.pairs[:MOST] if each.count >= FEW]

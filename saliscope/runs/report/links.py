@@ -9,6 +9,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from explainers import METHODS
 from saliscope import resources
 from saliscope.errors import Refused
 from saliscope.runs.report.analysis.columns import distinct
@@ -61,8 +62,6 @@ class Links:
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the method that differ from its defaults, including seed and precision of the run."""
-    from explainers import METHODS  # torch takes seconds to start
-
     run_settings = dataclasses.replace(Settings.of(settings), layer=None)
     options = METHODS[run_settings.method].options
     return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}

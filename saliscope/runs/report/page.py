@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from saliscope import percentages
 from saliscope.runs import formats
 from saliscope.runs.report.content import gather
@@ -45,8 +47,6 @@ def write(data: RunData, out: str | Path, inputs: Report) -> Path:
 @contextmanager
 def _freed_memory() -> Iterator[None]:
     """Let Arrow allocate with the system: its own pool keeps 60 MB more of a report of a million rows."""
-    import pyarrow as pa  # slow to import, or an extra
-
     pool = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.report.images import Read
 from saliscope.zoo import Model
-from saliscope.zoo.model import Preparation
+from saliscope.zoo.model import Preparation, upright
 
 CHOOSE, MEASURE = 32, 96
 """Maximum number of images that choose, and of those that measure."""
@@ -146,14 +147,10 @@ def _rotate(image: Image.Image, angle: int) -> Image.Image:
 
 
 def _invert(image: Image.Image) -> Image.Image:
-    from PIL import ImageOps  # slow to import, or an extra
-
     return ImageOps.invert(image.convert("RGB"))
 
 
 def _reverse(image: Image.Image) -> Image.Image:
-    from PIL import Image  # slow to import, or an extra
-
     return Image.merge("RGB", image.convert("RGB").split()[::-1])
 
 
@@ -161,10 +158,6 @@ def _predict(
     model: Model, other: Other, images: dict[int, Image.Image], rows: list[int], columns: Columns
 ) -> NDArray[np.bool_] | None:
     """Return which rows are predicted correctly, or None if the network does not accept such images."""
-    import torch  # torch takes seconds to start
-
-    from saliscope.zoo.model import upright  # as above
-
     device = next((tensor.device for tensor in model.network.parameters()), None)
     found: list[int] = []
     try:

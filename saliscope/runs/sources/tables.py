@@ -7,6 +7,7 @@ import posixpath
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, arrow_table, image_column
@@ -101,8 +102,6 @@ def _describe(columns: tuple[str, str | None, str | None]) -> str:
 
 def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None]:
     """Return the label of each row."""
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     column, declared = _label_column(schema)
     if suffix(name) == ".arrow":
         table = arrow_table(location.url(name))
@@ -147,9 +146,6 @@ def _to_label(value: object, classes: list[str] | None) -> str | None:
 
 
 def _schema(location: Location, name: str) -> pa.Schema:
-    import pyarrow as pa  # slow to import, or an extra
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     try:
         if suffix(name) == ".arrow":
             return arrow_table(location.url(name)).schema

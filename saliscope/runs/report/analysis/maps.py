@@ -7,6 +7,7 @@ normalized to a sum of 1. Positions are fractions of the region that the network
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -141,8 +142,6 @@ def mask_region(size: tuple[int, int], mask: Image.Image) -> Floats:
 
 def pack(values: Floats) -> dict[str, Any]:
     """Pack a map `[h, w]` for the page: base64 of int8 in 127 steps up to the largest magnitude `m`."""
-    import base64  # slow to import, or an extra
-
     largest = float(np.abs(values).max()) or 1.0
     steps = np.round(values / largest * 127).astype(np.int8)
     return {"h": values.shape[0], "w": values.shape[1], "m": largest, "b": base64.b64encode(steps.tobytes()).decode()}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from explainers import holm
 from saliscope.runs.report.analysis.summary import Rate
 
 LEAST = 30
@@ -83,8 +84,6 @@ def find_slices(
 
     Source   Fisher 1922, doi:10.2307/2340521; Holm 1979, Scandinavian Journal of Statistics 6(2)
     """
-    from explainers import holm  # torch takes seconds to start
-
     found: list[tuple[str, str, Rate, Rate, NDArray[np.int64]]] = []
     p_values: list[float] = []
     skipped = {}
