@@ -107,25 +107,19 @@ def explain(
     output: OutputOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=messages.DRY_RUN)] = False,
 ) -> None:
-    output.apply()
     (arguments, options), own = run.arguments(), model.overrides()
     run_commands.keep_freed_memory()
     if dry_run:
         plan = planning.measure(source, out, model.model, own, arguments, options)
         output.show(plan.text(), plan.values())
         return
-    with StopOnTerminate() as stop, Progress(messages.EXPLAINING) as progress:
-
-        def report(done: int, total: int | None) -> None:
-            progress(done, total)
-            stop(done, total)
-
+    with StopOnTerminate() as stop, Progress(messages.EXPLAINING, stop=stop) as progress:
         done = runs.explain(
             source,
             out,
             model=model.model,
             model_options=own,
-            progress=report,
+            progress=progress,
             detail=progress.detail,
             **arguments,
             **options,
@@ -139,7 +133,6 @@ def explain(
 def models(offline: Offline = False, *, output: OutputOptions) -> None:
     from saliscope import zoo  # torch takes seconds to start
 
-    output.apply()
     set_offline(offline)
     found = zoo.list_models()
     lines = (f"{each.name:40} {each.title:40} {messages.model_state(each)}{messages.task(each.task)}" for each in found)
@@ -151,7 +144,6 @@ def models(offline: Offline = False, *, output: OutputOptions) -> None:
 def methods(output: OutputOptions) -> None:
     import explainers  # torch takes seconds to start
 
-    output.apply()
     found = [
         method
         for method in explainers.METHODS.values()
@@ -174,7 +166,6 @@ def layers(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     options = ModelOptions(name, weights, labels, size=size, offline=offline).overrides()
     found = completion.list_layers(name, **options)
     lines = (f"{layer:40} {' × '.join(map(str, shape)):20} {kind}" for layer, shape, kind in found)
@@ -193,7 +184,6 @@ def replay(
 ) -> None:
     from saliscope.compute.bundles import replay as replays  # torch takes seconds to start
 
-    output.apply()
     own = model.overrides()
     lines: list[str] = []
 

@@ -48,15 +48,9 @@ def index(
     model: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     overrides = model.overrides()
     run_commands.keep_freed_memory()
-    with StopOnTerminate() as stop, Progress(INDEXING) as progress:
-
-        def report(done: int, total: int | None) -> None:
-            progress(done, total)
-            stop(done, total)
-
+    with StopOnTerminate() as stop, Progress(INDEXING, stop=stop) as progress:
         done = runs.index(
             images,
             out,
@@ -69,7 +63,7 @@ def index(
             batch_size=batch_size,
             workers=workers,
             device=device,
-            progress=report,
+            progress=progress,
         )
     output.show(done, done.to_dict())
     raise typer.Exit(UNREADABLE if done.counts["unreadable"] else 0)

@@ -21,7 +21,7 @@ import typer
 
 from saliscope.cli import completion, messages, progress
 from saliscope.errors import Refused
-from saliscope.runs.settings import check_engine
+from saliscope.runs.settings import Settings, check_engine
 
 
 def _numbers(text: str) -> list[float]:
@@ -106,7 +106,9 @@ class RunOptions:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["option"]
         options = self.method_options()
-        for name in {"seed", "precision"} & options.keys():
+        if shared := {"seed", "precision"} & options.keys():
+            Settings(method=self.method, options=options).check()  # which of them the method has
+        for name in shared:
             value = options.pop(name)
             if values[name] not in (None, 0, value):
                 raise Refused(f"--{name} {values[name]} and --option {name}={value} conflict. Use only one of them.")
@@ -201,7 +203,10 @@ def _annotated(hint: Any) -> Any:
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
+    """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass.
+
+    `OutputOptions` are applied before the command runs.
+    """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -223,6 +228,8 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            if kind is OutputOptions:
+                values[name].apply()
         command(**values)
 
     ordered = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -134,7 +133,7 @@ def measure(
     count = sum(1 for _ in job.listing)
     workers = arguments["workers"]
     if workers is None:
-        workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+        workers = runs.default_workers(count)
     each = max(1, measured)
     exists = open_store(out).read(SETTINGS) is not None
     return Plan(

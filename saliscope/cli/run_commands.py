@@ -31,7 +31,6 @@ def report(
 ) -> None:
     from saliscope.runs.report.links import check_link  # numpy takes a moment to start
 
-    output.apply()
     set_offline(offline)
     refuse_folder(out)
     with usage_error("--link"):
@@ -57,7 +56,6 @@ def evaluate(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     set_offline(offline)
     keep_freed_memory()
     names = [name.strip() for name in metrics.split(",") if name.strip()] or [metrics]
@@ -78,7 +76,6 @@ def compare(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     set_offline(offline)
     refuse_folder(out)
     with Progress(messages.COMPARING, messages.NOT_RESUMABLE) as progress:
@@ -95,7 +92,6 @@ def export(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     set_offline(offline)
     if to not in FORMATS:
         raise typer.BadParameter(messages.NOT_A_TARGET.format(text=to), param_hint="--to")

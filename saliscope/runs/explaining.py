@@ -62,7 +62,7 @@ class Explainer:
         if index is None:
             near = self.classes.near(name)
             raise Refused(
-                f"--target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+                f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
             )
         return index
 

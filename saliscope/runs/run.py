@@ -115,7 +115,7 @@ class Job:
         if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
             raise Refused(
                 f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
-                "images or labels now. Choose another --out."
+                "images or labels now. Choose another folder."
             )
         return dict(manifest["counts"])
 
@@ -234,9 +234,9 @@ def load(settings: Settings) -> Model:
 
     model = zoo.load_model(settings.model, **settings.own)
     if model.task != "classification":
-        raise Refused(f"{model.name} is a {model.task} model. Choose a classifier with --model.")
+        raise Refused(f"{model.name} is a {model.task} model. Choose a classifier.")
     if model.channels not in (1, 3):
-        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another model.")
     return model
 
 
@@ -273,12 +273,12 @@ def _check_labels(settings: Settings, listing: Listing, model: Model) -> None:
     classes, labels = Classes(model.labels), sorted(_first_labels(listing))
     if any(classes.find(label) is not None for label in labels):
         return
-    option = "--where wrong" if settings.where == WRONG else "--target label"
+    option = "The filter wrong" if settings.where == WRONG else "The target label"
     if not labels:
         raise Refused(f"{option} needs labels, but no image has one. Use folders named by class or a list with labels.")
     raise Refused(
         f"{option} needs labels that are classes of {model.name}, but none is: {_shorten(labels)}. Choose a matching "
-        "network, or pass its class names with --labels."
+        "network, or pass its class names (labels)."
     )
 
 
@@ -358,7 +358,7 @@ def _run(
     """Explain all unfinished images, and return their number."""
     job, new = steps.job, 0
     if workers is None:
-        workers = 0 if steps.todo is not None and steps.todo <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+        workers = default_workers(steps.todo)
     pin = devices.copies_asynchronously(torch.device(explainer.device))
     if report is not None and steps.todo != 0:
         report(steps.finished, steps.total)
@@ -374,6 +374,11 @@ def _run(
         if report is not None:
             report(steps.finished + new, steps.total)
     return new
+
+
+def default_workers(images: int | None) -> int:
+    """Return the number of processes that decode; `images` is None for a source that is listed during the run."""
+    return 0 if images is not None and images <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
 def count_errors(rows: Sequence[Mapping[str, Any]]) -> int:

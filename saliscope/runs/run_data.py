@@ -164,6 +164,5 @@ def _check_columns(names: Sequence[str], where: str) -> None:
     missing = [name for name in SCHEMA.names if name not in names]
     if missing:
         raise Refused(
-            f"{where} has no column {', '.join(missing)}. Pass the --out folder of `saliscope explain`, or run it "
-            "again."
+            f"{where} has no column {', '.join(missing)}. Pass the folder of `saliscope explain`, or run it again."
         )

@@ -120,7 +120,7 @@ class Comparer:
         """
         pairing = self.result.pairing
         if not pairing.paired:
-            hint = "" if pairing.key != PATH else " If their paths differ, use --match sha256."
+            hint = "" if pairing.key != PATH else " If their paths differ, match them by sha256."
             raise Refused(
                 f"The runs in {str(self.a.folder)!r} and {str(self.b.folder)!r} have no image in common.{hint}"
             )
@@ -256,6 +256,6 @@ def refuse_partial(a: RunData, b: RunData) -> None:
     for run in (a, b):
         if run.settings.get("where") == WRONG:
             raise Refused(
-                f"The run in {str(run.folder)!r} has only wrong predictions (--where wrong), so it cannot be compared. "
-                "Run saliscope explain again without --where."
+                f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
+                "saliscope explain again for all images."
             )

@@ -52,7 +52,7 @@ def export(
         raise Refused(f"Unknown format {to!r}. Use {', '.join(FORMATS)}.")
     folder = Path(out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another --out.")
+        raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another one.")
     model = run.model  # its preprocessing determines the region of a map
     written = missing = 0
     with refuse_disk_errors(folder), _remove_unfinished(folder):

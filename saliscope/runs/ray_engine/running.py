@@ -59,7 +59,7 @@ def run(
     """
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
-        raise Refused(f"--engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
+        raise Refused(f"The engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
     workers = _with_threads(workers or Workers())
     with job.shards.writing():
         if (counts := job.finished_counts()) is not None:

@@ -174,7 +174,7 @@ class _Search:
                 )
             else:
                 problem = f"The names of {len(cycle)} classes are in another order: {', '.join(names[:6])}."
-            advice = "Check the order of the names (--labels), or the names of the folders."
+            advice = "Check the order of the class names, or the names of the folders."
             self._add("names", problem, advice, self._row_of(names[0], names[1]), here, self._confident(here))
             self.explained |= np.isin(index, cycle)
 

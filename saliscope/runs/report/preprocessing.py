@@ -117,7 +117,7 @@ def others(given: Preparation) -> Iterator[Other]:
     yield Other("inverted values", "Invert the values of the images", given, _invert)
     if given.channels == 3:
         yield Other("BGR instead of RGB", "Reverse the order of the color channels", given, _reverse)
-    mean, std = "--mean and --std", (given.mean, given.std)
+    std = given.mean, given.std
     white = 255 if given.raw else 1
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     for name, values in {
@@ -128,10 +128,10 @@ def others(given: Preparation) -> Iterator[Other]:
     }.items():
         center, scale = (tuple(white * each for each in part) for part in values)
         if len(center) == given.channels and not np.allclose((center, scale), std, rtol=0.02, atol=0.02 * white / 255):
-            yield Other(name, f"Check {mean}", replace(given, mean=center, std=scale))
+            yield Other(name, "Check mean and std", replace(given, mean=center, std=scale))
     for name, factor in (("half the size", 0.5), ("twice the size", 2)):
         side, resize = (_scale(each, factor) for each in (given.side, given.resize))
-        yield Other(name, "Check --size", replace(given, side=side, resize=resize))
+        yield Other(name, "Check the size", replace(given, side=side, resize=resize))
     if given.resize != given.size:
         yield Other("the whole image instead of a crop", "Check the crop", replace(given, resize=given.size))
 

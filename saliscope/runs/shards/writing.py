@@ -139,18 +139,18 @@ class Shards(ShardFiles):
         if content is None:
             found = self.store.sizes()
             if not all(self._is_leftover(name, size) for name, size in found.items()):
-                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder for --out.")
+                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder.")
             return False
         try:
             old = {"format": 1, **json.loads(content)}
         except (ValueError, TypeError):
             path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
-            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another --out.") from None
+            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
         check_format(old, self.folder)
         if changed := differences(old, self.record):
             raise Refused(
                 f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
-                "--out, or use the same settings."
+                "folder, or use the same settings."
             )
         return self.store.read(MANIFEST) is not None
 

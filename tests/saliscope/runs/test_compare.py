@@ -170,7 +170,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     one, other = (finished(tmp_path, [row(path, "dog", 1, 1, 0.9, RAMP)]) for path in "12")
     empty, wrong = finished(tmp_path, []), finished(tmp_path, [], where="wrong")
     for second, key, message in (
-        (other, "path", "no image in common. If their paths differ, use --match sha256"),
+        (other, "path", "no image in common. If their paths differ, match them by sha256"),
         (empty, "path", "no image in common"),
         (wrong, "path", "only wrong predictions"),
         (one, "name", "Unknown key 'name'"),

@@ -112,7 +112,7 @@ def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
 def test_wrong_settings_are_refused(images, tmp_path):
     for words, options in (
         ("Unknown engine 'spark'", {"engine": "spark"}),
-        ("needs --engine ray", {"gpus": 1}),
+        ("needs the engine ray", {"gpus": 1}),
         ("no option 'steps'", {"steps": 3}),
         ("Unknown method 'gradcam'", {"method": "gradcam"}),
     ):
