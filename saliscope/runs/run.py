@@ -61,11 +61,6 @@ class Job:
     source: str
     shards: Shards
 
-    @property
-    def items(self) -> list[Item]:
-        """All images. For a large source, this lists it."""
-        return self.listing.items
-
     def count(self) -> int | None:
         """Return the number of shards, or None if it is not known before the source has been listed."""
         return None if self.listing.count is None else -(-self.listing.count // self.settings.shard)
@@ -95,9 +90,11 @@ class Job:
         Errors   Refused if the disk is full, or the store cannot be written
         """
         if not self.shards.is_committed(shard):
+            self.shards.check_lock()
             rows, stored = self.shards.merge(shard, batches)
             counts = count_rows(stamp or stored, rows, Classes(self.model.labels))
             self.shards.commit(shard, batches, counts)
+            self.shards.add_shard(shard, counts)
 
     def close_planned(self, shard: PlannedShard) -> None:
         """Close a shard of this machine's own listing."""

@@ -143,7 +143,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
         settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
     )
     model, out = settings.loaded.model, folder / "run"
-    listing = Listing.of(items, "uploads", None)
+    listing = Listing.of(items, "uploads")
     job = runs.create_job(run_settings, listing, "uploads", out, model, str(settings.loaded.device))
     done = _run(job, report)
     if not done:

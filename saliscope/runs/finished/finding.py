@@ -59,7 +59,7 @@ class Finder:
         start = location.start(location.name)
         if tars.is_tar(start):
             return "tar"
-        if start.startswith(b"PAR1") or tables.is_arrow_start(start):
+        if tables.is_table(start):
             return "table" if tables.has_images(location, location.name) else "list"
         return "list" if suffix(location.name) in lists.SUFFIXES or lists.is_text(start) else "folder"
 

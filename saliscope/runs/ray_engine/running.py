@@ -215,10 +215,9 @@ class Collector:
         if index >= 0:
             if shards.has(shard, index):
                 return
-            if result["closes"]:  # a worker has written the rows, and writes the shard
-                shards.add_batch(shard, index, result["stamp"].digest)
-            else:
+            if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
                 shards.write_batch(shard, index, result["rows"], result["stamp"])
+            shards.add_batch(shard, index, result["stamp"].digest)
             self.new += result["count"]
         if not result["closes"] and self._open.finish(result):
             self.job.close(shard, result["batches"])

@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explainers import METHODS
-from saliscope import resources
 from saliscope.errors import Refused
+from saliscope.images import examples
 from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.settings import Settings
-
-ASSETS = resources.assets()
-"""The folder of the app's example images."""
 
 
 def check_link(address: str | None) -> None:
@@ -70,9 +67,7 @@ def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _examples() -> dict[str, str]:
     """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
     try:
-        examples = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
-        return {
-            hashlib.sha256((ASSETS / example["file"]).read_bytes()).hexdigest(): example["id"] for example in examples
-        }
+        found = examples.all_examples().values()
+        return {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
     except (OSError, ValueError, KeyError):
         return {}

@@ -264,30 +264,6 @@ class Shards(ShardFiles):
         """Return whether the commit of a shard exists."""
         return shard in self.finished.shards
 
-    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
-        """Write the rows of a batch.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        super().write_batch(shard, batch, rows, stamp)
-        self.add_batch(shard, batch, stamp.digest)
-
-    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
-        """Return the rows of a shard whose commit is missing, after its Parquet file was written, and its stamp.
-
-        Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
-        """
-        self.check_lock()
-        return super().merge(shard, batches)
-
-    def commit(self, shard: int, batches: int, counts: Counts) -> None:
-        """Write the commit of a shard, and delete its batches.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        super().commit(shard, batches, counts)
-        self.add_shard(shard, counts)
-
     def add_batch(self, shard: int, batch: int, digest: str) -> None:
         """Note that a batch was written, by this process or by a worker."""
         self.finished.batches.setdefault(shard, {})[batch] = digest

@@ -17,9 +17,9 @@ from saliscope.runs.sources.location import Location, is_image, suffix
 SUFFIXES = (".parquet", ".arrow")
 
 
-def is_arrow_start(start: bytes) -> bool:
-    """Return whether a file starts like an Arrow stream or file."""
-    return start.startswith((b"\xff\xff\xff\xff", b"ARROW1"))
+def is_table(start: bytes) -> bool:
+    """Return whether a file starts like a Parquet file, or an Arrow stream or file."""
+    return start.startswith((b"PAR1", b"\xff\xff\xff\xff", b"ARROW1"))
 
 
 def has_images(location: Location, name: str) -> bool:
@@ -73,11 +73,6 @@ def list_images(location: Location, name: str, first: str) -> list[Item]:
         _check_same(location, (name, schema), (first, _schema(location, first)))
     url, text = location.url(name), location.to_text(name)
     return [Item(f"{text}#{row:08d}", label, url, row=row) for row, label in enumerate(_labels(location, name, schema))]
-
-
-def declared_classes(location: Location, name: str) -> list[str] | None:
-    """Return the class names that a table declares."""
-    return _label_column(_schema(location, name))[1]
 
 
 def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str, pa.Schema]) -> None:

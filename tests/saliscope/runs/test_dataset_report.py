@@ -268,7 +268,7 @@ def test_large_maps_are_averaged():
     table = pa.Table.from_pylist([row("a.jpg", "cat", 0, 0, 0.9, values.tolist())], SCHEMA)
     expected = np.abs(values.astype(float)).reshape(56, 4, 56, 4).mean((1, 3))
 
-    actual = read_maps(table, by_size=True)
+    actual = read_maps(table, by_size=True, size=(56, 56))
 
     np.testing.assert_allclose(actual.values[0], expected)
     assert actual.relevance.sum() == pytest.approx(1)

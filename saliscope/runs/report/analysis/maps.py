@@ -52,20 +52,17 @@ class Maps:
         return self.values.shape[1], self.values.shape[2]
 
 
-def read_maps(table: pa.Table, *, by_size: bool = False, size: tuple[int, int] | None = None) -> Maps:
+def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
     """Return the maps in the table of a run; `by_size` uses magnitudes, for methods with one value per pixel.
 
-    All maps are resized to height and width `size`. By default it is that of the first map, at most 56.
+    All maps are resized to height and width `size`.
     """
     heights, widths = (np.asarray(table[name].fill_null(0)) for name in ("map_height", "map_width"))
     has_map = np.asarray(table["map"].is_valid())
     rows = np.flatnonzero(has_map)
     if not len(rows):
-        return Maps(rows, np.zeros((0, *(size or (1, 1)))), np.zeros((0, *(size or (1, 1)))))
-    scales = np.ones(len(table))
-    if "map_scale" in table.column_names:
-        scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
-    size = size or (min(MOST, int(heights[rows[0]])), min(MOST, int(widths[rows[0]])))
+        return Maps(rows, np.zeros((0, *size)), np.zeros((0, *size)))
+    scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
     values = np.zeros((len(rows), *size))
     shapes = np.stack([heights, widths], axis=1)[rows]
     for height, width in np.unique(shapes, axis=0).tolist():
