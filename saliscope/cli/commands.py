@@ -10,7 +10,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -30,7 +29,7 @@ from saliscope.cli.options import (
     set_offline,
 )
 from saliscope.cli.progress import JSON, LOG, TEXT, Progress
-from saliscope.cli.stopping import TERMINATED, StopOnTerminate, Terminated
+from saliscope.cli.stopping import Exit, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 
 app = typer.Typer(
@@ -55,16 +54,6 @@ def saliscope(
     ] = False,
 ) -> None:
     pass
-
-
-class Exit(IntEnum):
-    """Exit codes of the commands. Typer exits with 2 for usage errors."""
-
-    DONE = 0
-    ERROR = 1
-    UNREADABLE = 3
-    INTERRUPTED = 130
-    TERMINATED = TERMINATED
 
 
 METHOD_KEYS = ("name", "title", "family", "returns", "paper", "summary", "takes_layer", "long")

@@ -10,7 +10,7 @@ from saliscope import runs
 from saliscope.cli import completion, messages, run_commands
 from saliscope.cli.options import Device, ModelOptions, OutputOptions, expand
 from saliscope.cli.progress import Progress
-from saliscope.cli.stopping import StopOnTerminate
+from saliscope.cli.stopping import Exit, StopOnTerminate
 
 INDEX = """Find the images to which each channel of some layers responds most, and write them as a folder.
 
@@ -29,8 +29,6 @@ LAYERS = "Names of layers, separated by commas (see: saliscope layers MODEL). De
 TOP = "Images of each channel."
 EFFECTS = "Also find the images in which a channel contributes most to a score: predicted, or the name of a class."
 INDEXING = "Indexed"
-UNREADABLE = 3
-"""Exit code if some images could not be read, as of `saliscope explain`."""
 
 
 @expand
@@ -66,7 +64,7 @@ def index(
             progress=progress,
         )
     output.show(done, done.to_dict())
-    raise typer.Exit(UNREADABLE if done.counts["unreadable"] else 0)
+    raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from explainers import rank_correlation
 from saliscope.runs.report.analysis.maps import MOST, pool
-from saliscope.runs.rows import unpack
-
-Floats = NDArray[np.float64]
+from saliscope.runs.rows import Floats, unpack
 
 TOP = 0.1
 """The share of cells that count as the highest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,18 +17,13 @@ from saliscope.runs.compare.agreement import Frame, compare_maps
 from saliscope.runs.compare.pairing import PATH, Pairing, pair
 from saliscope.runs.compare.statistics import Distribution
 from saliscope.runs.report.analysis.columns import class_names, distinct
+from saliscope.runs.rows import Booleans, Floats, Integers
 from saliscope.runs.run_data import BATCH, RunData
 from saliscope.runs.settings import WRONG
-
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 MAPS = "maps"
-KINDS = (GAINED, LOST, CHANGED, MAPS)
-"""The kinds of images that are shown."""
 LIGHT = (
     "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
 )
@@ -91,7 +86,7 @@ class Comparison:
     overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
     map_notes: Counter[str] = field(default_factory=Counter)
     map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
-    shown: dict[str, list[Shown]] = field(default_factory=lambda: {name: [] for name in KINDS})
+    shown: defaultdict[str, list[Shown]] = field(default_factory=lambda: defaultdict(list))
     """The images with the highest rank of each kind, the highest first."""
 
     def total(self, name: str) -> int:

@@ -9,9 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from saliscope.errors import Refused
+from saliscope.runs.rows import Integers
 from saliscope.runs.run_data import RunData
-
-Integers = NDArray[np.int64]
 
 PATH, CONTENT = "path", "sha256"
 KEYS = (PATH, CONTENT)

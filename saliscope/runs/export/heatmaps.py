@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from saliscope.runs.rows import Floats
 from saliscope.zoo import Preparation
-
-Floats = NDArray[np.float64]
 
 SIDE = 512
 """Maximum length of the longer side of a heatmap; a larger one has no more detail than a map."""

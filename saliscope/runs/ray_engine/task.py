@@ -89,11 +89,6 @@ class Task:
         """Return the first images of the source."""
         return next(self.partitions[0][1](), [])
 
-    def unfinished(self) -> Iterator[Batch | End]:
-        """Yield the unfinished batches of all partitions, and the end of each."""
-        for number, partition in self.partitions:
-            yield from list_partition(number, partition, self.settings, self.finished)
-
 
 def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
     """Yield the unfinished batches of a partition in order, and its end.

@@ -27,9 +27,9 @@ from saliscope.runs.report.analysis.clusters import Cluster, find_clusters
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.map_pass import MAPS, Coverage, Region, displayed, grid_size, read_all
-from saliscope.runs.report.analysis.maps import Floats, Integers, border_region, box_region, mask_region
+from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region
 from saliscope.runs.report.context import Context, Report
-from saliscope.runs.rows import SCHEMA
+from saliscope.runs.rows import SCHEMA, Floats, Integers
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
 

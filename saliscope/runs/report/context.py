@@ -14,8 +14,9 @@ from saliscope.runs.report import images
 from saliscope.runs.report.analysis.columns import Columns, distinct
 from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.report.analysis.maps import Floats, Maps, pack
+from saliscope.runs.report.analysis.maps import Maps, pack
 from saliscope.runs.report.images import Read
+from saliscope.runs.rows import Floats
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
 from saliscope.zoo import Model

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 import explainers
-from saliscope.runs.report.analysis.maps import Floats, pool
+from saliscope.runs.report.analysis.maps import pool
+from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
 from saliscope.zoo import Model
 

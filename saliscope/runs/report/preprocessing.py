@@ -113,8 +113,9 @@ def _samples(columns: Columns, rows: NDArray[np.int64]) -> tuple[list[int], list
 def others(given: Preparation) -> Iterator[Other]:
     """Yield the other preprocessings that are tried."""
     for angle in (90, 180, 270):
-        yield Other(f"images rotated by {angle}°", "Rotate the images", given, partial(_rotate, angle=angle))
-    yield Other("inverted values", "Invert the values of the images", given, _invert)
+        turn = partial(Image.Image.rotate, angle=angle, expand=True)
+        yield Other(f"images rotated by {angle}°", "Rotate the images", given, turn)
+    yield Other("inverted values", "Invert the values of the images", given, ImageOps.invert)
     if given.channels == 3:
         yield Other("BGR instead of RGB", "Reverse the order of the color channels", given, _reverse)
     std = given.mean, given.std
@@ -142,16 +143,8 @@ def _scale(side: int | tuple[int, int], factor: float) -> int | tuple[int, int]:
     return max(1, round(side[0] * factor)), max(1, round(side[1] * factor))
 
 
-def _rotate(image: Image.Image, angle: int) -> Image.Image:
-    return image.rotate(angle, expand=True)
-
-
-def _invert(image: Image.Image) -> Image.Image:
-    return ImageOps.invert(image.convert("RGB"))
-
-
 def _reverse(image: Image.Image) -> Image.Image:
-    return Image.merge("RGB", image.convert("RGB").split()[::-1])
+    return Image.merge("RGB", image.split()[::-1])
 
 
 def _predict(
@@ -162,7 +155,7 @@ def _predict(
     found: list[int] = []
     try:
         for start in range(0, len(rows), BATCH):
-            part = [upright(images[row]) for row in rows[start : start + BATCH]]
+            part = [upright(images[row]).convert("RGB") for row in rows[start : start + BATCH]]
             part = part if other.change is None else [other.change(image) for image in part]
             with torch.inference_mode():
                 output = model.network(torch.cat([other.preparation.tensor(image) for image in part]).to(device))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saliscope.runs.report.analysis.maps import Floats, Integers, Maps, pool, shares
+from saliscope.runs.report.analysis.maps import Maps, pool, shares
+from saliscope.runs.rows import Floats, Integers
 
 GRID = 8
 """Maximum number of cells per side."""

@@ -11,11 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from saliscope.runs.rows import SCHEMA
+from saliscope.runs.rows import SCHEMA, Integers
 from saliscope.runs.run_data import RunData
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")

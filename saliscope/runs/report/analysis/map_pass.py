@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from saliscope.runs.report.analysis.clusters import LEAST
 from saliscope.runs.report.analysis.clusters import MOST as MOST_OF_CLASS
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.maps import MOST, Floats, Integers, Maps, read_maps
+from saliscope.runs.report.analysis.maps import MOST, Maps, read_maps
+from saliscope.runs.rows import Floats, Integers
 from saliscope.runs.run_data import RunData
 
 SAMPLE, CELLS = 20_000, 2**23

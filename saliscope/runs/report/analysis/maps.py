@@ -14,14 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.runs.rows import unpack
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from saliscope.runs.rows import Floats, Integers, unpack
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""

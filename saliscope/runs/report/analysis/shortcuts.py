@@ -21,7 +21,8 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from saliscope.runs.report.analysis.clusters import Cluster, pool_maps
-from saliscope.runs.report.analysis.maps import Floats, Integers, Maps
+from saliscope.runs.report.analysis.maps import Maps
+from saliscope.runs.rows import Floats, Integers
 
 SIDE = 0.28
 """Side of the square, as a fraction of the side of the image."""

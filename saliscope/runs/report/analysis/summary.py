@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.report.analysis.maps import Floats
+from saliscope.runs.rows import Floats
 
 TITLES = {
     "non_finite": "Non-finite values",
