@@ -18,7 +18,6 @@ from saliscope.runs import export as exporting
 from saliscope.runs import preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
-from saliscope.runs.compare import texts
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.finished.masks import find_masks
@@ -363,9 +362,7 @@ class Run(FinishedRun):
             >>> run.compare(runs.open("run"), "compare.html").agree
             2
         """
-        done = comparing.write(self, other, out, key=match, progress=progress)
-        sentences = texts.sentences(done.result, done.alignment)
-        return ComparisonResult(done.page, done.table, sentences=sentences, **texts.numbers(done.result))
+        return comparing.write(self, other, out, key=match, progress=progress)
 
     def export(self, to: str, out: str | Path, *, progress: Progress | None = None) -> ExportResult:
         """Copy the images that are still available with their rows and heatmaps into a new folder.
