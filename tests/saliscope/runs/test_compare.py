@@ -27,6 +27,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Preparation
 from tests.saliscope.runs.test_dataset_report import assert_self_contained, page_text, row
+from tests.support.stored_runs import store_rows
 
 SETTINGS = {"model": "toy", "method": "grad_cam", "layer": None, "labels_and_preprocessing": "same"}
 RAMP, REVERSED, FLAT = [[0, 1], [2, 3]], [[3, 2], [1, 0]], [[1, 1], [1, 1]]
@@ -35,7 +36,7 @@ RAMP, REVERSED, FLAT = [[0, 1], [2, 3]], [[3, 2], [1, 0]], [[1, 1], [1, 1]]
 def finished(folder: Path, rows: list[dict], classes: tuple[str, ...] = ("cat", "dog"), **settings) -> FinishedRun:
     """A run in memory, whose images are not available."""
     manifest = {"settings": SETTINGS | settings, "source": str(folder / "nowhere"), "classes": list(classes)}
-    data = RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
     return FinishedRun(data, lambda data: pytest.fail("no image is available"))
 
 
@@ -150,7 +151,7 @@ def test_pairs_equal_those_of_a_dictionary(tmp_path, key):
     ]
     rows[0].append({"path": "z", "sha256": None})
     rows[1].append({"path": "y", "sha256": None})
-    data = [RunData(tmp_path, {}, pa.Table.from_pylist(each, SCHEMA)) for each in rows]
+    data = [store_rows(tmp_path, {}, pa.Table.from_pylist(each, SCHEMA)) for each in rows]
     pairing = pair_rows(*data, key)
     pairs = dict(zip(pairing.a.tolist(), pairing.b.tolist(), strict=True))
     found = {own: other for own, other in pairs.items() if other >= 0}
@@ -163,7 +164,7 @@ def test_pairs_equal_those_of_a_dictionary(tmp_path, key):
 def test_repeated_images_are_counted_and_repeated_paths_are_an_error(tmp_path):
     def data(*rows: str) -> RunData:
         table = pa.Table.from_pylist([{"path": each[0], "sha256": each[1]} for each in rows], SCHEMA)
-        return RunData(tmp_path, {}, table)
+        return store_rows(tmp_path, {}, table)
 
     twice = data("1x", "2x", "3y")
     for a, b in itertools.permutations([twice, data("4x")]):
@@ -186,7 +187,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     ):
         with pytest.raises(Refused, match=message):
             write(one, second, tmp_path / "c.html", key=key)
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["rows"], "nothing was written"
 
 
 def test_unknown_preprocessing_is_not_compared(tmp_path):

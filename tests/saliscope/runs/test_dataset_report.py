@@ -32,6 +32,7 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from tests.support import shapes
+from tests.support.stored_runs import store_rows
 
 
 def decode(data: bytes) -> Image.Image:
@@ -118,7 +119,7 @@ def small_run(folder: Path, *more: dict) -> RunData:
         *more,
     ]
     settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
-    return RunData(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def test_numbers_match_a_manual_computation(tmp_path):
@@ -148,7 +149,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     """The rows contain only the two mistakes among three cats and two dogs; their own accuracy would be 0%."""
     whole = small_run(tmp_path)
     wrong = whole.table.filter([False, True, True, False, False, False, False])
-    finished = RunData(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
+    finished = store_rows(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
     finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
 
     text = page_text(report.write(finished, tmp_path / "r.html", report.Report(read=lambda path: None)))
@@ -234,7 +235,7 @@ def test_invalid_inputs_are_reported(tmp_path):
         with pytest.raises(Refused, match="Invalid box"):
             box_region((4, 4), box)
     assert box_region((4, 4), (0, 0, 1, 1)).all()
-    broken = RunData(tmp_path, {}, pa.Table.from_pylist([{"path": "g.jpg", "error": "No."}], SCHEMA))
+    broken = store_rows(tmp_path, {}, pa.Table.from_pylist([{"path": "g.jpg", "error": "No."}], SCHEMA))
     black = {"mask": Image.new("L", (8, 8))}
     for run_, options, message in ((finished, black, "completely black"), (broken, {}, "nothing to report")):
         with pytest.raises(Refused, match=message):

@@ -22,6 +22,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_dataset_report import page_text
+from tests.support.stored_runs import store_rows
 
 NAMES = ["cat", "dog", "owl", "fox"]
 
@@ -56,7 +57,7 @@ def made_run(
         rows.append(entry)
     settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
     manifest = {"settings": settings, "source": "here", "classes": list(names)}
-    return RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def answers(data: RunData, given: Report | None = None) -> list[Answer]:

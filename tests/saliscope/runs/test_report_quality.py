@@ -29,6 +29,7 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
 from tests.saliscope.runs.test_dataset_report import data_of, page_text, row, small_run
+from tests.support.stored_runs import store_rows
 
 
 def test_calibration_by_hand():
@@ -71,7 +72,7 @@ def probabilities_run(
         known = {"top5": entries, "label_probability": float(p[k, labels[k]]), "prediction": str(top[0])}
         known |= {"prediction_index": int(top[0]), "correct": bool(top[0] == labels[k])}
         rows.append(row(f"{k:04d}", str(labels[k]), int(labels[k]), 0, float(p[k, top[0]]), [[1.0]]) | known)
-    return RunData(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
+    return store_rows(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
 
 
 def confident_learning(p: np.ndarray, labels: np.ndarray) -> list[int]:
@@ -178,7 +179,7 @@ def test_mistakes_are_counted_by_ancestor(tmp_path):
     rows = [row(str(k), "", 281, 0, 0.9, [[1.0]]) | {"prediction_index": 282, "correct": False} for k in range(3)]
     rows.append(row("x", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 453, "correct": False})
     rows.append(row("y", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 1, "correct": True})
-    data = RunData(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
     found = by_ancestor(Columns(data), ["tench", *map(str, range(999))])
     assert (found[0].name, found[0].count, found[0].pairs) == ("domestic cat", 3, 1)
     assert sum(each.count for each in found) == 4 and median_size(found) == found[0].classes

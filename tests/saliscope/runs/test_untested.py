@@ -18,6 +18,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from tests.saliscope.runs.test_compare import finished
 from tests.saliscope.runs.test_dataset_report import page_text, row
+from tests.support.stored_runs import store_rows
 
 CORNER, EDGE, ZERO = [[4, 1], [0, 0]], [[0, 0], [3, 3]], [[0, 0], [0, 0]]
 ABSENT = re.compile(r"\b(no|none|never|nothing|all|0 of|0%|not significant\w*)\b|^0\b", re.I)
@@ -64,7 +65,7 @@ def run_of(
     manifest = {"settings": settings, "source": "here", "classes": ["cat", "dog"]}
     if not probabilities:
         manifest["score"] = "logit"
-    return RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
 
 
 @pytest.mark.parametrize("labels", ["known", "other", "none"])
@@ -114,7 +115,7 @@ def test_label_errors_need_an_average_of_several_images(tmp_path):
     rows = [row(f"{k}.jpg", "cat", 0, 0, 0.9, CORNER) | {"label_probability": 0.9} for k in range(8)]
     rows[0] = row("0.jpg", "dog", 1, 1, 0.9, CORNER) | {"label_probability": 0.9}
     rows[1] = row("1.jpg", "cat", 0, 1, 0.95, CORNER) | {"label_probability": 0.05}
-    data = RunData(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
     found = find_label_errors(data, Columns(data))
     assert (found.count, found.tested, found.averages, found.sizes) == (8, 1, 1, [7, 1])
     assert 1 not in found.rows.tolist()
