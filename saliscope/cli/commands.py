@@ -26,7 +26,6 @@ from saliscope.cli.options import (
     RunOptions,
     expand,
     parse_size,
-    set_offline,
 )
 from saliscope.cli.progress import JSON, LOG, TEXT, Progress
 from saliscope.cli.stopping import Exit, StopOnTerminate, Terminated
@@ -122,7 +121,6 @@ def explain(
 def models(offline: Offline = False, *, output: OutputOptions) -> None:
     from saliscope import zoo  # torch takes seconds to start
 
-    set_offline(offline)
     found = zoo.list_models()
     lines = (f"{each.name:40} {each.title:40} {messages.model_state(each)}{messages.task(each.task)}" for each in found)
     output.show("\n".join(lines), [dataclasses.asdict(each) for each in found])
@@ -155,7 +153,7 @@ def layers(
     *,
     output: OutputOptions,
 ) -> None:
-    options = ModelOptions(name, weights, labels, size=size, offline=offline).overrides()
+    options = ModelOptions(name, weights, labels, size=size).overrides()
     found = completion.list_layers(name, **options)
     lines = (f"{layer:40} {' × '.join(map(str, shape)):20} {kind}" for layer, shape, kind in found)
     values = [{"name": layer, "shape": list(shape), "kind": kind} for layer, shape, kind in found]

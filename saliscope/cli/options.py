@@ -46,8 +46,17 @@ def parse_size(text: str) -> int | tuple[int, int]:
 NAMES = ("source", "out", "model", "model_options", "progress", "detail")
 """Arguments of `saliscope.runs.explain` that are not in `RunOptions`."""
 _NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
+
+
+def _set_offline(offline: bool) -> bool:
+    """Forbid downloads for the rest of the process if `offline` is true."""
+    if offline:
+        os.environ["SALISCOPE_OFFLINE"] = "1"
+    return offline
+
+
+Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, callback=_set_offline)]
 Device = Annotated[str, typer.Option(help=messages.DEVICE)]
-Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +70,15 @@ class ModelOptions:
     std: Annotated[Any, typer.Option(help=messages.STD, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
     size: Annotated[Any, typer.Option(help=messages.SIZE, parser=parse_size, metavar="PIXELS", **_NETWORK)] = None
     score: Annotated[str | None, typer.Option(help=messages.SCORE, **_NETWORK)] = None
-    offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
+    offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, callback=_set_offline, **_NETWORK)] = (
+        False
+    )
 
     def overrides(self) -> dict[str, Any]:
-        """Return the given options except the name of the model, and apply `--offline`.
+        """Return the given options except the name of the model.
 
         Errors   Refused if they are for a model that is not named
         """
-        set_offline(self.offline)
         values = {"mean": self.mean, "std": self.std, "size": self.size, "score": self.score}
         paths = {"weights": self.weights, "labels": self.labels}
         values |= {name: path and os.path.expanduser(path) for name, path in paths.items()}
@@ -167,12 +177,6 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def set_offline(offline: bool) -> None:
-    """Forbid downloads for the rest of the process if `offline` is true."""
-    if offline:
-        os.environ["SALISCOPE_OFFLINE"] = "1"
 
 
 def refuse_folder(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from saliscope import percentages
@@ -31,6 +32,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def shorten(names: Sequence[str], most: int) -> str:
+    """Return the first names, such as "cat, dog …"."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 
 def p_value(p: float, equals: str = "") -> str:

@@ -23,6 +23,7 @@ import torch
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.explaining import Explainer
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
 from saliscope.runs.sentences import find_sentences
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings, weights_hash
@@ -253,7 +254,7 @@ def _select_label(listing: Listing, name: str, model: Model) -> Listing:
     selected = listing.select(_HasLabel(name, Classes(model.labels)))
     if next(iter(selected), None) is None:
         labels = sorted(_first_labels(listing))
-        known = f"The labels are {_shorten(labels)}." if labels else "The source has no labels."
+        known = f"The labels are {shorten(labels, 8)}." if labels else "The source has no labels."
         raise Refused(f"No image has the label {name!r}. {known}")
     return selected
 
@@ -274,13 +275,9 @@ def _check_labels(settings: Settings, listing: Listing, model: Model) -> None:
     if not labels:
         raise Refused(f"{option} needs labels, but no image has one. Use folders named by class or a list with labels.")
     raise Refused(
-        f"{option} needs labels that are classes of {model.name}, but none is: {_shorten(labels)}. Choose a matching "
+        f"{option} needs labels that are classes of {model.name}, but none is: {shorten(labels, 8)}. Choose a matching "
         "network, or pass its class names (labels)."
     )
-
-
-def _shorten(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
 
 
 def run(
@@ -320,22 +317,18 @@ class _Steps:
         """Images of finished batches so far; all of them from the start if the source is known."""
         self.waiting: deque[tuple[PlannedShard, int, bool]] = deque()
         """Shard, batch index, and whether it is the last one of its shard, of the batches that are being decoded."""
-        self._known = job.listing.count
-        self.todo = None if self._known is None else sum(len(batch) for _, _, batch in job.missing())
-        if self._known is not None and self.todo is not None:
-            self.finished = self._known - self.todo
-
-    @property
-    def total(self) -> int | None:
-        """The number of images, if it is known."""
-        return self._known
+        self.total, self.todo = job.listing.count, None
+        """The numbers of all images and of those in unfinished batches, None if the source is listed during the run."""
+        if self.total is not None:
+            self.todo = sum(len(batch) for _, _, batch in job.missing())
+            self.finished = self.total - self.todo
 
     def batches(self) -> Iterator[list[Item]]:
         """Yield the images of each batch. The reading processes are ahead of the batch that is explained."""
         for shard in self.job.planned():
             self.numbers.append(shard.number)
             missing = self.job.shards.finished.missing(shard)
-            if self._known is None:
+            if self.total is None:
                 self.finished += len(shard) - sum(len(batch) for _, batch in missing)
             if not missing:
                 self.job.close_planned(shard)

@@ -107,14 +107,11 @@ class Settings:
 
     def record(self, model: Model, listing: str) -> dict[str, Any]:
         """Return the record of a run that is stored in its folder; runs with equal records have equal rows."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
         interface = repr((model.labels, model.preparation))  # a file of labels may have changed
         return {
-            **fields,
+            **dataclasses.asdict(self),
             "model": name,
-            "own": dict(self.own),
-            "options": dict(self.options),
             "images": listing,
             "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
         }

@@ -119,7 +119,7 @@ def _list_folder(location: Location) -> Listing:
         return list_set("tar", location, archives)
     if location.matches and all(suffix(name) in lists.SUFFIXES for name in location.matches):
         return list_set("list", location, location.matches)
-    raise Refused(f"{_describe_files(location, location.files())} {SUPPORTED}")
+    raise Refused(f"{_describe_files(location, list(location.walk()))} {SUPPORTED}")
 
 
 def _relevant(location: Location) -> Iterator[str]:

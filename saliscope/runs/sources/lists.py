@@ -67,14 +67,6 @@ def blocks(location: Location, name: str) -> Iterator[list[Item]]:
         raise Refused(f"{location.source} lists no images, only a header.")
 
 
-def items(location: Location, name: str) -> list[Item]:
-    """Return all images of a list.
-
-    Errors   as `blocks`
-    """
-    return [item for block in blocks(location, name) for item in block]
-
-
 def _text(location: Location, name: str) -> Iterator[Entry]:
     """Yield the entries of a CSV or TSV with a header, of JSON lines, or of a file with a path (and label) per line."""
     with location.open(name) as file:

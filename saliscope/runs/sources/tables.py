@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item, arrow_table, image_column
 from saliscope.runs.sources.lists import LABELS
 from saliscope.runs.sources.location import Location, is_image, suffix
@@ -85,8 +86,8 @@ def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str
     own, declared = (_label_column(schema)[1] for _, schema in (one, first))
     if own and declared and own != declared:
         raise Refused(
-            f"The tables in {location.source} have different classes: {one[0]} has {_few(own)}, "
-            f"others have {_few(declared)}. Pass one of the tables."
+            f"The tables in {location.source} have different classes: {one[0]} has {shorten(own, 3)}, "
+            f"others have {shorten(declared, 3)}. Pass one of the tables."
         )
 
 
@@ -148,7 +149,3 @@ def _schema(location: Location, name: str) -> pa.Schema:
             return pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise Refused(f"{location.url(name)} is damaged or not a table: {error}. Copy it again.") from None
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
