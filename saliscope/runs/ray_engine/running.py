@@ -60,7 +60,9 @@ def run(
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
         raise Refused(f"The engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
-    workers = _with_threads(workers or Workers())
+    workers = workers or Workers()
+    if workers.cpus is None:
+        workers = replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
     with job.shards.writing():
         if (counts := job.finished_counts()) is not None:
             return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
@@ -76,14 +78,6 @@ def run(
             vain = vain + 1 if collector.new == before else 0
         counts = job.finish(time.perf_counter() - start, collector.numbers())
     return Summary(job.shards.folder, counts, collector.new, time.perf_counter() - start)
-
-
-def _with_threads(workers: Workers) -> Workers:
-    return (
-        workers
-        if workers.cpus is not None
-        else replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
-    )
 
 
 def _receive(task: Task) -> Iterator[dict[str, Any]]:

@@ -31,13 +31,10 @@ from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
-from saliscope.zoo import devices
+from saliscope.zoo import Model, devices
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from ray.data import Dataset
-
-    from saliscope.zoo import Model
+    from ray.data import Dataset  # an extra
 
 GROUPS = 2000
 """Maximum number of tasks that list; if there are more partitions, a task lists several."""
