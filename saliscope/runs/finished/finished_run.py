@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
@@ -17,10 +17,8 @@ from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings, weights_hash
+from saliscope.zoo import Model, ModelUnavailable
 from saliscope.zoo.model import Preparation
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 
 class FinishedRun:
@@ -33,7 +31,7 @@ class FinishedRun:
     @cached_property
     def settings(self) -> Settings:
         """The settings of the run."""
-        stored = Settings.of(self.data.manifest["settings"])
+        stored = Settings.of(self.data.settings)
         own = dict(stored.own)
         if isinstance(own.get("size"), list):
             own["size"] = tuple(own["size"])
@@ -124,8 +122,6 @@ class FinishedRun:
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""
-        from saliscope.zoo import ModelUnavailable  # torch takes seconds to start
-
         try:
             return self.model
         except (Refused, ModelUnavailable):
