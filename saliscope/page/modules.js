@@ -7,6 +7,7 @@ import { mount as cellGradient } from "./channels/cell_gradient.js";
 import { mount as channel } from "./channels/channel.js";
 import { mount as channelFacts } from "./channels/channel_facts.js";
 import { mount as channels } from "./channels/channels.js";
+import { mount as unit } from "./channels/unit.js";
 import { mount as compare } from "./compare/compare.js";
 import { mount as erase } from "./erase/erase.js";
 import { mount as interventions } from "./interventions/interventions.js";
@@ -50,6 +51,7 @@ export const MODULES = {
   "channels/channel": channel,
   "channels/channel_facts": channelFacts,
   "channels/channels": channels,
+  "channels/unit": unit,
   "compare/compare": compare,
   "erase/erase": erase,
   "interventions/interventions": interventions,

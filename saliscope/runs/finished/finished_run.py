@@ -16,8 +16,9 @@ from saliscope.runs.finished.finding import Finder, RowIndex
 from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
-from saliscope.runs.settings import Settings, weights_hash
+from saliscope.runs.settings import Settings
 from saliscope.zoo.model import Preparation
+from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
     from saliscope.zoo import Model
