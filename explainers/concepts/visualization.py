@@ -15,11 +15,12 @@ from explainers.call.current import check_images, outside_call
 from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import Run, open_run
 from explainers.concepts.image_parameters import Pixels, Transform, magnitude_of, natural_magnitude
-from explainers.derived_targets import LayerTarget
+from explainers.derived_targets import LayerTarget, Unit
 from explainers.display.display import Display, Displayed, image_address, paragraphs
 from explainers.errors import BadOption, BadTarget, check_type, no_module, shorten
 from explainers.maps.arrays import pixels, to_pillow
 from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.rules.rectifiers.before_activation import BeforeActivation
 from explainers.targets import Target, as_target
 
 IMAGES = ("fourier", "maco")
@@ -117,6 +118,8 @@ def feature_visualization(
     normalize images, one number or one for each channel. `diversity` is the weight of the difference between several
     `images`, compared with that of the score. It is measured at the layer of the target, or at the default layer.
 
+    The gradient of a unit skips the activation function of its layer, because a unit is often silent on noise.
+
     `progress` gets the images so far as `map`. If it returns False, or after `budget` seconds, the optimization stops;
     `resume`, with the same arguments, continues it, and the result is the same as without a stop. More `steps` than
     before are allowed. The same `seed` has the same images.
@@ -145,7 +148,7 @@ def feature_visualization(
         cost = {"progress": None if progress is None else _shielded(progress), "budget": budget}
         first = ascent.normalized(ascent.shown())
         check_images(model, first)
-        run = stack.enter_context(open_run(model, first, target, many=True, cost=cost))
+        run = stack.enter_context(open_run(model, first, _with_gradient(target), many=True, cost=cost))
         run.scoring.score_inputs()
         runs = [run]
         if diversity and images > 1:
@@ -214,6 +217,15 @@ class _Ascent:
         self.optimizer.step()
         self.curve.append(scores)
         self.done += 1
+
+
+def _with_gradient(target: Target) -> Target:
+    """Return a unit whose gradient skips the activation function of its layer: a unit is often silent on noise, where
+    a ReLU has no gradient.
+    """
+    if type(target) is not Unit:
+        return target
+    return BeforeActivation(target.layer, target.channel, target.at)
 
 
 def _weight_of(model: nn.Module) -> Tensor:

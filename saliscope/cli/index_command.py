@@ -28,6 +28,9 @@ OUT = "Folder of the index: a new folder, or an unfinished index to resume. Also
 LAYERS = "Names of layers, separated by commas (see: saliscope layers MODEL). Default: the default layer of the model."
 TOP = "Images of each channel."
 EFFECTS = "Also find the images in which a channel contributes most to a score: predicted, or the name of a class."
+SYNTHETIC = (
+    "Side in pixels of an image that is optimized for each channel: what it responds to, without a photo. 0: none."
+)
 INDEXING = "Indexed"
 UNREADABLE = 3
 """Exit code if some images could not be read, as of `saliscope explain`."""
@@ -40,6 +43,7 @@ def index(
     layers: Annotated[str, typer.Option(help=LAYERS, autocompletion=completion.layers)] = "",
     top: Annotated[int, typer.Option(min=1, max=100, help=TOP)] = 9,
     effects: Annotated[str, typer.Option(help=EFFECTS)] = "",
+    synthetic: Annotated[int, typer.Option(min=0, max=512, help=SYNTHETIC)] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help=messages.LIMIT)] = None,
     batch_size: Annotated[int, typer.Option(min=1, help=messages.BATCH)] = 32,
     workers: Annotated[int | None, typer.Option(min=0, help=messages.WORKERS)] = None,
@@ -65,6 +69,7 @@ def index(
             layers=[name.strip() for name in layers.split(",") if name.strip()],
             top=top,
             effects=effects,
+            synthetic=synthetic,
             limit=limit,
             batch_size=batch_size,
             workers=workers,

@@ -136,6 +136,7 @@ def index(
     layers: Sequence[str] = (),
     top: int = 9,
     effects: str = "",
+    synthetic: int = 0,
     limit: int | None = None,
     batch_size: int = 32,
     workers: int | None = 0,
@@ -149,6 +150,7 @@ def index(
     Args     layers: names of layers; without any, the default layer of the model
              top: images of each channel
              effects: "predicted" or the name of a class: also the images in which a channel contributes most to it
+             synthetic: the side in pixels of an image that is optimized for each channel, 0 for none
              others: as of `explain`
     Errors   Refused for wrong settings, for a folder with another index, and if the disk is full;
              zoo.ModelUnavailable; those of `explainers`
@@ -159,7 +161,7 @@ def index(
     """
     given = _checked(model, model_options)
     name = given.name if given else str(model)
-    settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size)
+    settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size, synthetic)
     job = units.prepare(settings, str(source), out, limit=limit, model=given)
     done = units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
     return IndexResult(done.folder, done.counts, done.new, done.seconds)

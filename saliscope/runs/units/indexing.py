@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -27,7 +28,8 @@ from saliscope.runs.shards.locks import FileLock, Lease
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
-from saliscope.runs.units.reading import FORMAT
+from saliscope.runs.units.reading import FORMAT, METADATA
+from saliscope.runs.units.synthesis import add_images, to_webp
 from saliscope.runs.units.tables import TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
 from saliscope.zoo import devices
 from saliscope.zoo.weights import weights_hash
@@ -46,7 +48,8 @@ TESTED = 10_000
 class IndexSettings:
     """The user's settings. `effects` is "", "predicted" or a class; `own` has the arguments of `zoo.add` except `name`.
 
-    Without `layers`, the default layer of the model is indexed.
+    Without `layers`, the default layer of the model is indexed. `synthetic` is the side in pixels of a synthetic image
+    for each channel, 0 for none.
     """
 
     model: str = "auto"
@@ -55,12 +58,14 @@ class IndexSettings:
     top: int = 9
     effects: str = ""
     batch_size: int = 32
+    synthetic: int = 0
 
 
 @dataclass
 class State:
-    """The index so far: `done` images were read, `samples` has mean activations [n, K] of some of them by layer, and
-    `errors` the messages of unreadable images by path.
+    """The index so far: `done` images were read, `samples` has mean activations [n, K] of some of them by layer,
+    `errors` the messages of unreadable images by path, and `synthetic` the synthetic images of the first channels by
+    layer.
     """
 
     done: int = 0
@@ -68,6 +73,7 @@ class State:
     positions: list[Tensor] = field(default_factory=list)
     samples: dict[str, list[Tensor]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    synthetic: dict[str, Tensor] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes, without code: only tensors, numbers and strings."""
@@ -144,6 +150,7 @@ def prepare(
         "layers": layers,
         "top": settings.top,
         "effects": settings.effects,
+        "synthetic": settings.synthetic,
         "source": source,
         "images": f"{len(items)} images ({Stamp.of(items).digest})",
     }
@@ -183,6 +190,7 @@ def write_index(
             workers = 0 if few else max(1, min(4, (os.cpu_count() or 2) // 2))
         try:
             _Indexing(job, state, report).run(decode, workers, device)
+            _synthesize(job, state, report)
             counts = _write_tables(job, state, decode, workers)
         except BaseException:
             if state.index is not None:
@@ -282,12 +290,35 @@ class _Indexing:
             self.report(state.done, len(self.job.items))
 
 
+def _synthesize(job: IndexJob, state: State, report: Report | None) -> None:
+    """Add the synthetic images that the state does not have. The report counts them after the images of the source."""
+    assert state.index is not None, "checked by _Indexing"
+    if not job.settings.synthetic:
+        return
+    counts = {name: len(units.mean) for name, units in state.index.layers.items()}
+    total = len(job.items) + sum(counts.values())
+    for layer, channels in counts.items():
+
+        def keep(images: Tensor, layer: str = layer) -> None:
+            state.synthetic[layer] = images
+            if report is not None:
+                report(len(job.items) + sum(map(len, state.synthetic.values())), total)
+
+        add_images(job.model, layer, channels, job.settings.synthetic, state.synthetic.get(layer), keep)
+
+
 def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> dict[str, int]:
     """Write the tables, and return the counts."""
     assert state.index is not None, "checked by _Indexing"
     positions = torch.cat(state.positions).tolist() if state.positions else []
     samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
     units = unit_table(state.index, samples, [job.items[k].label for k in positions], job.model.labels)
+    if state.synthetic:
+        dead = units["dead"].to_pylist()
+        files = to_webp(torch.cat([state.synthetic[name] for name in state.index.layers]), dead)
+        units = units.append_column("image", pa.array(files, pa.binary()))
+    about = job.record | {"indexed": state.index.count}
+    units = units.replace_schema_metadata({METADATA: json.dumps(about)})
     top = top_table(state.index, job.items)
     top = add_thumbnails(top, job.items, decode, job.model.preparation, workers)
     job.store.write(UNITS, to_parquet(units))

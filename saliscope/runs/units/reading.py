@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """The version of the files of an index."""
+METADATA = b"saliscope"
+"""The key of the settings in the metadata of units.parquet, which can be used without the other files."""
 
 
 @dataclass(frozen=True)

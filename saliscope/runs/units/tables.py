@@ -30,6 +30,8 @@ SIDE = 64
 QUALITY = 85
 BATCH = 64
 """Images that are read at once for thumbnails."""
+NEAREST = 5
+"""Similar units that are listed for each unit."""
 DICTIONARY = 2**30
 """Bytes up to which equal thumbnails of a column are stored once."""
 
@@ -48,15 +50,32 @@ def unit_table(
         found: list[UnitName | None] = [None] * len(units.mean)
         if any(names):
             found = name_units(samples[layer], names)
+        near = nearest_units(samples[layer]) if layer in samples else [None] * len(units.mean)
         columns = units.mean.tolist(), units.sparsity.tolist(), units.dead.tolist()
-        for channel, (mean, sparsity, dead, name) in enumerate(zip(*columns, found, strict=True)):
+        for channel, (mean, sparsity, dead, others, name) in enumerate(zip(*columns, near, found, strict=True)):
             row = {"layer": layer, "channel": channel, "mean": mean, "sparsity": sparsity, "dead": dead}
+            row["nearest"] = others
             rows.append(row | dict(zip(("name", "auc", "low", "high", "count"), _test(name), strict=True)))
     return pa.Table.from_pylist(rows, UNIT_SCHEMA)
 
 
 def _test(name: UnitName | None) -> tuple[Any, ...]:
     return (None,) * 5 if name is None else (name.name, name.auc, name.low, name.high, name.count)
+
+
+def nearest_units(activations: Tensor) -> list[list[int] | None]:
+    """Return for each unit the units whose activations [n, K] correlate most with its own, the nearest first.
+
+    A unit without variance, and without a positive correlation, has none.
+    """
+    values = activations.double() - activations.double().mean(0)
+    spread = values.norm(dim=0)
+    similarity = (values.T @ values) / (spread[:, None] * spread)
+    similarity = similarity.nan_to_num(-1.0, -1.0, -1.0).fill_diagonal_(-1.0)
+    found = similarity.topk(min(NEAREST, len(similarity)), dim=1)
+    pairs = zip(found.values.tolist(), found.indices.tolist(), strict=True)
+    near = [[unit for value, unit in zip(*row, strict=True) if value > 0] for row in pairs]
+    return [units or None for units in near]
 
 
 def names_of(labels: Sequence[str | None], classes: Sequence[str]) -> list[list[str] | None]:
@@ -162,6 +181,6 @@ UNIT_SCHEMA = pa.schema(
     [
         *(("layer", pa.string()), ("channel", pa.int32()), ("mean", pa.float64()), ("sparsity", pa.float64())),
         *(("dead", pa.bool_()), ("name", pa.string()), ("auc", pa.float64()), ("low", pa.float64())),
-        *(("high", pa.float64()), ("count", pa.int64())),
+        *(("high", pa.float64()), ("count", pa.int64()), ("nearest", pa.list_(pa.int32()))),
     ]
 )

@@ -25,6 +25,19 @@ def test_images_excite_their_unit_more_than_others(image):
     assert float(found.images.min()) >= 0 and float(found.images.max()) <= 1
 
 
+def test_a_unit_that_is_silent_on_noise_gets_an_image():
+    """Its ReLU has no gradient there. The unit responds to red that is brighter than in any start image."""
+    conv = torch.nn.Conv2d(3, 2, 1)
+    with torch.no_grad():
+        conv.weight.copy_(torch.tensor([[4.0, -2.0, -2.0], [-2.0, 4.0, -2.0]])[..., None, None])
+        conv.bias.fill_(-2.0)
+    net = torch.nn.Sequential(conv, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).eval()
+    found = feature_visualization(net, unit("1", [0, 1]), images=2, **SIZE)
+    assert not found.curve[0].any() and bool((found.activations > 0).all())
+    red, green, _ = found.images.mean((2, 3)).T
+    assert red[0] > green[0] and green[1] > red[1]
+
+
 @IMAGES
 def test_the_image_of_a_class_is_classified_as_it(image):
     net = planted_network()

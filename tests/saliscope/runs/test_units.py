@@ -17,6 +17,7 @@ from explainers import index_units
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
+from saliscope.runs.units.tables import nearest_units
 from saliscope.zoo import Model, Preparation, load_model
 from tests.saliscope.runs.test_dataset_cli import saliscope
 from tests.saliscope.runs.test_dataset_stores import small_model
@@ -105,6 +106,34 @@ def test_thumbnails_show_the_box(whole):
     assert green > 180 > max(red, blue)
 
 
+def test_the_nearest_units_are_those_with_the_highest_correlation():
+    a, b = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    activations = torch.stack([a, 3 * a + 0.1 * b + 5, -a, torch.full_like(a, 2.0), a + b], 1)
+    assert nearest_units(activations) == [[1, 4], [0, 4], None, None, [1, 0]]
+
+
+def test_synthetic_images_excite_their_channel(source, tmp_path):
+    """Also after a stop between two units. A dead channel has neither; the file has its settings."""
+    model = color_model()
+
+    def stop(done: int, total: int) -> None:
+        if done > 3 * COUNT + 1:  # after all images
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        index(source, tmp_path, model, report=stop, synthetic=32)
+    found = index(source, tmp_path, model, synthetic=32)
+    rows = found.units.to_pylist()
+    images = [row["image"] and Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows]
+    assert images[3] is None and images[0].format is None and images[0].size == (32, 32)
+    with torch.no_grad():
+        peaks = model.network[:3](torch.cat([model.preparation.tensor(image) for image in images[:3]])).flatten(1)
+    assert peaks[:, :3].argmax(1).tolist() == [0, 1, 2]
+    assert rows[3]["nearest"] is None
+    about = json.loads(found.units.schema.metadata[b"saliscope"])
+    assert about["layers"] == ["1"] and about["indexed"] == 3 * COUNT and about["weights_sha256"]
+
+
 class Stopped(Exception):
     pass
 
@@ -123,7 +152,8 @@ def test_a_stopped_index_resumes_to_the_same_tables(whole, source, tmp_path):
     found = index(source, tmp_path, effects="green", report=lambda done, total: seen.append(done))
     assert seen[0] == 48, "finished batches are kept"
     assert found.top.equals(whole.top) and found.manifest["counts"] == whole.manifest["counts"]
-    for column in whole.units.column_names:
+    assert found.units["nearest"].equals(whole.units["nearest"])
+    for column in set(whole.units.column_names) - {"nearest"}:
         assert found.units[column].to_pylist() == pytest.approx(whole.units[column].to_pylist()), column
     assert not list(Path(tmp_path).rglob("*.pt"))
     index(source, tmp_path, effects="green", report=lambda done, total: pytest.fail("indexed again"))
