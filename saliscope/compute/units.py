@@ -102,8 +102,8 @@ class _Network:
         self.layers: dict[str, LayerUnits | None] = {}
 
 
-def use(open_folder: Callable[[Model], Any]) -> None:
-    """Use another index besides that of the built-in network.
+def use(open_folder: Callable[[Model], Any] | None) -> None:
+    """Use another index besides that of the built-in network, or with None only the latter.
 
     Args     open_folder: returns a `StoredIndex`, and raises Refused for another network than its own
     """
@@ -130,7 +130,7 @@ def _fitting(loaded: LoadedModel) -> Iterator[_Index]:
     if _open_folder is not None:
         try:
             stored = _open_folder(loaded.model)
-            settings = {**stored.settings, "images": stored.manifest["counts"]["images"]}
+            settings = {**stored.settings, "indexed": stored.manifest["counts"]["images"]}
             yield _Index(settings, stored.units, stored.top)
         except Refused as error:
             if loaded.name == model_cache.first_model():  # visitors may choose any other
@@ -147,6 +147,7 @@ def _shipped(path: Path) -> _Index | None:
         return None
     try:
         table = pq.read_table(path)
+        table.select(["layer", "channel", "mean", "sparsity", "dead"])  # KeyError if one is missing
         return _Index(dict(json.loads((table.schema.metadata or {})[SETTINGS])), table)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         log.warning("The index in %s is damaged (%s). Install Saliscope again.", path, error)
@@ -171,8 +172,10 @@ def _read(index: _Index, layer: str) -> LayerUnits | None:
         SYNTHETIC: [unit.image for unit in units],
         TOP: [unit.crops[0].image if unit.crops else None for unit in units],
     }
+    counts = (index.settings.get(key) for key in ("indexed", "images"))
+    count = next((number for number in counts if isinstance(number, int)), 0)
     sprites = {kind: _sprite_name(kind, each) for kind, each in images.items() if any(each)}
-    return LayerUnits(units, index.settings.get("images", 0), index.settings.get("photos", ""), sprites)
+    return LayerUnits(units, count, str(index.settings.get("photos", "")), sprites)
 
 
 def _rows(table: pa.Table, layer: str, order: str) -> list[dict[str, Any]]:

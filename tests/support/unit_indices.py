@@ -85,6 +85,6 @@ def write_folder(folder: Path, model: Model, units: pa.Table, top: pa.Table) -> 
 
 def write_file(path: Path, model: Model, units: pa.Table) -> Path:
     """Write an index without photos as one file, and return its path."""
-    found = {**settings(model), "images": COUNT, "photos": "photos of animals"}
+    found = {**settings(model), "indexed": COUNT, "photos": "photos of animals"}
     pq.write_table(units.replace_schema_metadata({"saliscope": json.dumps(found)}), path)
     return path

@@ -135,9 +135,10 @@ UNIT = {
     "synthetic": "Synthetic image",
     "synthetic_note": "Optimized from noise so that the channel becomes as active as possible. It is not a photo.",
     "crops": "Photos with the largest values",
-    "crops_note": "Each crop is the part of the photo that the strongest cell sees. A small square shows where.",
+    "crops_note": "Each image is the part of a photo that the strongest cell sees. A small square shows where.",
     "crop": "Photo {rank}{label}, value {value}",
     "nearest": "Similar channels",
+    "nearest_note": "Their mean activations in the images correlate most with those of this channel.",
 }
 """Labels used by page/channels/unit.js."""
 

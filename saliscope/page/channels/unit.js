@@ -45,7 +45,8 @@ function drawSynthetic({ image }, terms) {
 
 function drawNearest({ nearest }, terms) {
   if (!nearest.length) return [];
-  const { sheet } = state.channels;
+  const { sheet } = state.channels,
+    note = make("p", { class: "hl-quiet", text: terms.nearest_note });
   const buttons = nearest.map((number) => {
     const { name, test } = labelUnit(sheet, number);
     const button = makeButton(`${number} ${name}`.trim(), () => open(number), { title: test && `${name}, ${test}` });
@@ -53,7 +54,23 @@ function drawNearest({ nearest }, terms) {
     return button;
   });
   return [
-    make("section", {}, make("h3", { text: terms.nearest }), make("div", { class: "hl-unit-nearest" }, ...buttons)),
+    make(
+      "section",
+      {},
+      make("h3", { text: terms.nearest }),
+      make("div", { class: "hl-unit-nearest" }, ...buttons),
+      note,
+    ),
+  ];
+}
+
+function drawUnit(value, terms) {
+  return [
+    make("h2", { class: "hl-title", text: terms.title }),
+    ...value.lines.map((text) => make("p", { text })),
+    ...drawSynthetic(value, terms),
+    ...drawCrops(value, terms),
+    ...drawNearest(value, terms),
   ];
 }
 
@@ -66,15 +83,7 @@ export function mount(element, props, trigger, watch) {
     const since = performance.now(),
       { value } = props;
     root.toggleAttribute("hidden", !value?.lines);
-    if (value?.lines) {
-      root.replaceChildren(
-        make("h2", { class: "hl-title", text: terms.title }),
-        ...value.lines.map((text) => make("p", { text })),
-        ...drawSynthetic(value, terms),
-        ...drawCrops(value, terms),
-        ...drawNearest(value, terms),
-      );
-    }
+    root.replaceChildren(...(value?.lines ? drawUnit(value, terms) : []));
     markDrawn(element, value?.id, since);
   });
 }
