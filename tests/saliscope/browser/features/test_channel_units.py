@@ -157,8 +157,10 @@ def test_without_an_index_of_the_layer_or_network_nothing_of_it_is_shown(view: V
     page, shows = view.page, view.page.locator("select[name=show]")
     expect(page.locator("#hl-unit")).to_contain_text("tabby")
     expect(shows).to_be_visible()
-    for act in (lambda: view.choose("layer", "stages.1 "), lambda: view.choose("model", "A network of 3 channels")):
-        view.after(act, "opened")
+    layer = partial(view.after, lambda: view.choose("layer", "stages.1 "), "opened")
+    network = partial(opened, view, "?example=cat&model=bands3&channel=3")
+    for show_another in (layer, network):
+        show_another()
         expect(page.locator(PANE)).to_have_attribute("data-old", "false")
         expect(shows).to_be_hidden()
         expect(page.locator("#hl-unit")).not_to_contain_text("AUC")
