@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image, ImageStat
+from pyarrow import parquet as pq
 from torch import nn
 
 from explainers import index_units
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
+from saliscope.runs.settings import weights_hash
 from saliscope.runs.units.tables import nearest_units
 from saliscope.zoo import Model, Preparation, load_model
 from tests.saliscope.runs.test_dataset_cli import saliscope
@@ -132,6 +134,18 @@ def test_synthetic_images_excite_their_channel(source, tmp_path):
     assert rows[3]["nearest"] is None
     about = json.loads(found.units.schema.metadata[b"saliscope"])
     assert about["layers"] == ["1"] and about["indexed"] == 3 * COUNT and about["weights_sha256"]
+
+
+def test_the_shipped_index_is_of_the_built_in_network():
+    path = Path(__file__).resolve().parents[3] / "assets" / "units" / "efficientnet_lite0.parquet"
+    table = pq.read_table(path)
+    about, rows = json.loads(table.schema.metadata[b"saliscope"]), table.to_pylist()
+    assert about["weights_sha256"] == weights_hash(load_model()) and path.stat().st_size <= 3_000_000
+    assert "head" in about["layers"] and len(about["layers"]) == 4 and not {"thumbnail", "path"} & set(rows[0])
+    assert [row["channel"] for row in rows if row["layer"] == "head"] == list(range(1280))
+    assert all(row["image"] and Image.open(io.BytesIO(row["image"])).format == "WEBP" for row in rows)
+    named = [row for row in rows if row["name"]]
+    assert named and all(row["auc"] >= 0.85 and row["low"] <= row["auc"] <= row["high"] for row in named)
 
 
 class Stopped(Exception):
