@@ -148,7 +148,8 @@ def _shipped(path: Path) -> _Index | None:
     try:
         table = pq.read_table(path)
         table.select(["layer", "channel", "mean", "sparsity", "dead"])  # KeyError if one is missing
-        return _Index(dict(json.loads((table.schema.metadata or {})[SETTINGS])), table)
+        settings = dict(json.loads((table.schema.metadata or {})[SETTINGS]))
+        return _Index({"photos": settings.get("source", ""), **settings}, table)
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         log.warning("The index in %s is damaged (%s). Install Saliscope again.", path, error)
         return None
