@@ -69,6 +69,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help=messages.HOST)] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help=messages.PORT)] = None,
     run: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.RUN)] = None,
+    units: Annotated[str | None, typer.Option(metavar="FOLDER", help=messages.UNITS)] = None,
     mcp: Annotated[bool, typer.Option("--mcp", help=messages.MCP)] = False,
     monitoring: Annotated[
         bool, typer.Option("--monitoring", envvar="SALISCOPE_MONITORING", help=messages.MONITORING)
@@ -82,7 +83,7 @@ def serve(
     with contextlib.ExitStack() as stack:
         if quiet:
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
-        serving.serve(model.model, overrides, host, port, run, device, mcp, monitoring, log_format.value)
+        serving.serve(model.model, overrides, host, port, run, units, device, mcp, monitoring, log_format.value)
 
 
 @app.command(help=messages.EXPLAIN)

@@ -140,6 +140,7 @@ REQUEST_LOG = "text, or json: one object per request on stderr, without content 
 NO_ADDRESS = "Do not print the address of the page."
 MCP = "Also offer the endpoints as tools for agents, at /mcp (Model Context Protocol)."
 RUN = "A run of saliscope explain. The links in its report open its images in this page."
+UNITS = "An index of saliscope index. Everyone who opens the page sees its names and the crops of its photos."
 
 NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"
 NOT_A_SIZE = "{text!r} is not a size. Use pixels, as in 224 or 160x224 (height x width)"

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 from saliscope import limits
@@ -25,6 +26,7 @@ def serve(
     host: str | None,
     port: int | None,
     run: str | None,
+    units: str | None = None,
     device: str = "auto",
     mcp: bool = False,
     monitoring: bool = False,
@@ -32,7 +34,8 @@ def serve(
 ) -> None:
     """Serve the page until it is interrupted, or after SIGTERM until running answers have ended.
 
-    Errors   Refused if the device or an optional package is not available, or if the model or the run cannot be opened
+    Errors   Refused if the device or an optional package is not available, or if the model, the run or the index of
+             units cannot be opened
     """
     if not limits.SHARED_GPU:  # other processes of the platform run the networks there
         sandbox.hide_memory()
@@ -61,6 +64,8 @@ def serve(
         from saliscope.page.batch import finished_runs  # as above
 
         finished_runs.use_run(run)
+    if units is not None:
+        use_units(units)
     agents = None
     if mcp:
         from saliscope.page.agents.server import Agents  # needs an optional package
@@ -83,6 +88,18 @@ def serve(
         stream.flush()
     pool.stop()
     os._exit(0)  # other threads may still compute
+
+
+def use_units(folder: str) -> None:
+    """Show the names and images of an index on the page, for the network that it was made with.
+
+    Errors   Refused for a folder without a finished index
+    """
+    from saliscope.compute import units  # torch takes seconds to start
+    from saliscope.runs.units import open_index  # as above
+
+    open_index(folder)
+    units.use(partial(open_index, folder))
 
 
 def allow_many_connections() -> None:

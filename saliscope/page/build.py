@@ -110,6 +110,12 @@ def _preview(_: Request) -> Response:
     return FileResponse(PREVIEW)
 
 
+def _units(request: Request) -> Response:
+    """Answer a request for the images of the channels of a layer."""
+    data = proxy.features().channels.sprite(request.path_params["name"])
+    return Response(status_code=404) if data is None else Response(data, media_type="image/webp")
+
+
 def _example_run(_: Request) -> Response:
     """Answer a request for the run that the training lab shows first."""
     return FileResponse(PAGE / "lab" / "example.json")
@@ -210,6 +216,7 @@ def _routes(script: bundle.Bundle, agents: Agents | None, monitoring: Monitoring
         Route(f"/hl/{PREVIEW.name}", _preview),
         Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
         Route("/hl/lab/example.json", _example_run),
+        Route("/hl/units/{name}", _units),
     ]
 
 

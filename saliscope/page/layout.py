@@ -72,6 +72,7 @@ def _channels() -> Element:
             channels.CHANNEL,
             channels.WHY,
             channels.FACTS,
+            channels.UNIT,
             channels.ARITHMETIC,
             class_="hl-column",
         ),

@@ -7,6 +7,7 @@ import { mount as cellGradient } from "./channels/cell_gradient.js";
 import { mount as channel } from "./channels/channel.js";
 import { mount as channelFacts } from "./channels/channel_facts.js";
 import { mount as channels } from "./channels/channels.js";
+import { mount as unit } from "./channels/unit.js";
 import { mount as compare } from "./compare/compare.js";
 import { mount as concepts } from "./concepts/concepts.js";
 import { mount as erase } from "./erase/erase.js";
@@ -51,6 +52,7 @@ export const MODULES = {
   "channels/channel": channel,
   "channels/channel_facts": channelFacts,
   "channels/channels": channels,
+  "channels/unit": unit,
   "compare/compare": compare,
   "concepts/concepts": concepts,
   "erase/erase": erase,

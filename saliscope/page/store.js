@@ -42,6 +42,7 @@
  * @property {boolean} closed whether the user has closed the open channel
  * @property {boolean} selecting whether a click selects a channel instead of opening it
  * @property {number[]} selected selected channels in ascending order
+ * @property {?number[]} here the cell [row, column] that was clicked on the large map
  */
 
 /**
@@ -104,7 +105,7 @@ export const state = {
   description: null,
   rail: { chosen: null, wanted: null, note: "", norms: new Map() },
   preview: null,
-  channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [] },
+  channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [], here: null },
   compared: {},
   comparison: null,
   models: null,

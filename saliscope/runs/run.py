@@ -26,12 +26,13 @@ from saliscope.runs.explaining import Explainer
 from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
 from saliscope.runs.sentences import find_sentences
-from saliscope.runs.settings import LABEL, WRONG, Classes, Settings, weights_hash
+from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
 from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.runs.sources.partitions import WHOLE
 from saliscope.zoo import Model, Preparation, devices
+from saliscope.zoo.weights import weights_hash
 
 Report = Callable[[int, int | None], object]
 """Called with the number of finished images and the total number, None for a source that is listed during the run."""

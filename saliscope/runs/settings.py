@@ -163,17 +163,6 @@ def check_format(settings: Mapping[str, Any], folder: str | Path) -> None:
         )
 
 
-def weights_hash(model: Model) -> str:
-    """Return the SHA-256 of all parameters and buffers with their names."""
-    import torch  # torch takes seconds to start
-
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.network.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 WNIDS = Path(__file__).with_name("imagenet_wnids.txt")
 """The WordNet IDs of the thousand ImageNet classes in order, which are the names of the folders of ImageNet."""
 WHOLE = re.compile(r"\d+\.0+")

@@ -53,13 +53,14 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Measures:
-    """A measure of all channels, [K]."""
+    """A measure of all channels, [K], for the class of `subject` or at a `cell` (row, column)."""
 
     settings: Settings
     ids: Identifiers
     kind: str
     values: torch.Tensor
-    subject: Subject
+    subject: Subject | None
+    cell: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

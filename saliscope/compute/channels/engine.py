@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +36,8 @@ CAPACITY = 1_500_000  # bytes of the tiles in one answer
 MOST = 2048  # tiles in one answer
 DEAD = 1e-6
 """A channel is dead for an image if no value exceeds this fraction of the largest magnitude of the layer."""
-MEASURES = ("gradient", "effect")
-"""Measures that are only computed on request: gradient times activation, and the drop of the score."""
+MEASURES = ("gradient", "effect", "here")
+"""Measures that are only computed on request: gradient times activation, the drop of the score, a cell's value."""
 
 
 def sheet(request: Request, run: Run, numbers: list[int] | None = None, known: str = "") -> Iterator[Step]:
@@ -85,13 +85,20 @@ def sparsity(maps: torch.Tensor, dead: torch.Tensor) -> torch.Tensor:
     return values.float().clamp(0, 1).masked_fill(dead, float("nan"))
 
 
-def measure(request: Request, run: Run, kind: str) -> Iterator[Step]:
+def measure(request: Request, run: Run, kind: str, cell: tuple[int, int] | None = None) -> Iterator[Step]:
     """Yield gradient times activation ("gradient") or the measured effect ("effect") of every channel on the class.
 
-    Errors   as `engine.explain`; Refused if nothing was detected in the image
+    With "here", yield the value of every channel at a `cell` (row, column).
+
+    Errors   as `engine.explain`; Refused if nothing was detected in the image, or for a cell that does not exist
     """
     inputs = yield from _load_inputs(request, run)
     settings = inputs.settings
+    if kind == "here":
+        maps, cell = (yield from inputs.maps(run)), cell or (-1, -1)
+        _check_cell(cell, maps.shape[1:])
+        yield Measures(settings, inputs.ids, kind, maps[:, cell[0], cell[1]], None, cell)
+        return
     with turns.enqueue(run, long=kind == "effect") as turn:
         yield from engine.wait_turn(turn)
         subject = scene.subject_of(settings, inputs.crop, inputs.images)
@@ -116,8 +123,8 @@ def channel(request: Request, number: int, run: Run, cell: tuple[int, int] | Non
     if not 0 <= number < len(maps):
         raise Refused(messages.no_channel(number, layer, len(maps)))
     plane = maps[number]
-    if cell is not None and not all(0 <= index < count for index, count in zip(cell, plane.shape, strict=True)):
-        raise Refused(messages.no_cell(cell, tuple(plane.shape)))
+    if cell is not None:
+        _check_cell(cell, plane.shape)
     yield Channel(inputs.settings, inputs.crop, inputs.ids, number, len(maps), plane)
     steps: tuple[Callable[..., Step], ...] = (
         (_contribution, _input_gradient, _receptive_fields) if cell is None else (_input_gradient,)
@@ -128,6 +135,15 @@ def channel(request: Request, number: int, run: Run, cell: tuple[int, int] | Non
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
             yield step(inputs, number, plane, cell)
+
+
+def _check_cell(cell: tuple[int, int], grid: Sequence[int]) -> None:
+    """Check that a cell (row, column) exists.
+
+    Errors   Refused
+    """
+    if not all(0 <= index < count for index, count in zip(cell, grid, strict=True)):
+        raise Refused(messages.no_cell(cell, tuple(grid)))
 
 
 def cell_of(sources: network.Sources, cell: tuple[int, int]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ReceptiveFields,
         Sheet,
     )
+    from saliscope.compute.units import LayerUnits, Unit
 
 FEATURES = "Channels"
 EMPTY_GRID = "The channels of the layer appear here after you explain an image."
@@ -42,6 +43,7 @@ GRID = {
         ["sparsity", "Sparsity (Hoyer)"],
         ["gradient", "Gradient × activation"],
         ["effect", "Measured effect"],
+        ["here", "Value at a cell"],
         ["number", "Channel number"],
     ],
     "sort_titles": {
@@ -50,8 +52,10 @@ GRID = {
         "sparsity": "Hoyer sparsity: 1 if a single cell is active, 0 if all cells are equally active; sparsest first",
         "gradient": "Gradient of the class score times activation, summed over all cells, largest first",
         "effect": "Drop of the class score when the channel is set to zero, largest first",
+        "here": "Value at the cell that you clicked on the large map, largest first",
         "number": "In the order of the network",
     },
+    "no_cell": "Click a cell of the large map first.",
     "one_cell": "Sparsity is not defined for channels with a single cell.",
     "measure": {
         "mean": "mean",
@@ -59,7 +63,24 @@ GRID = {
         "sparsity": "sparsity",
         "gradient": "gradient × activation",
         "effect": "effect",
+        "here": "value at the cell",
         "number": "mean",
+    },
+    "search": "Find",
+    "search_title": "A word of a name, or the number of a channel",
+    "search_number": "The number of a channel",
+    "matches": "{count} of {total} match “{text}”.",
+    "no_match": "No channel of this layer matches “{text}”. Try a shorter word, or clear the search.",
+    "show": "Tiles",
+    "shows": [
+        ["response", "Response to this image"],
+        ["synthetic", "Synthetic image"],
+        ["top", "Top image"],
+    ],
+    "show_titles": {
+        "response": "The values of the channel for this image",
+        "synthetic": "An image that was optimized so that the channel becomes as active as possible",
+        "top": "The part of a photo with the largest value of the channel",
     },
     "range": "Range",
     "own": "Per channel",
@@ -100,12 +121,26 @@ OPEN = {
     "no_field": "no pixels",
     "whole_field": "the whole crop ({size})",
     "why": "Input gradient",
+    "here": "Sort by this cell",
+    "here_title": "List first the channels that are most active at this cell",
     "share": "Contribution to the class score",
     "target": "Use as target",
     "target_title": "Explain the mean of this channel instead of a class on every tab",
     "explained": "Current target",
 }
 """Labels used by page/channels/channel.js."""
+
+UNIT = {
+    "title": "What it responds to",
+    "synthetic": "Synthetic image",
+    "synthetic_note": "Optimized from noise so that the channel becomes as active as possible. It is not a photo.",
+    "crops": "Photos with the largest values",
+    "crops_note": "Each image is the part of a photo that the strongest cell sees. A small square shows where.",
+    "crop": "Photo {rank}{label}, value {value}",
+    "nearest": "Similar channels",
+    "nearest_note": "Their mean activations in the images correlate most with those of this channel.",
+}
+"""Labels used by page/channels/unit.js."""
 
 
 HINT = "Hover to read a value. Click a cell to see its input gradient and how its value is computed."
@@ -149,11 +184,38 @@ def sheet(step: Sheet, cell: tuple[int, int]) -> str:
 
 def measured(step: Measures) -> str:
     """Return the description of a measure, which follows the line above the tiles."""
+    if step.subject is None:
+        row, column = step.cell or (0, 0)
+        return f"Value at the cell in row {row + 1}, column {column + 1}."
     unit = _measure(step.settings)
     if step.kind == "effect":
         return f"Effect: drop of the {unit} of {step.subject.name} when the channel is set to zero."
     total = float(step.values.double().sum())
     return f"Gradient × activation for {step.subject.name}: {_signed(total)} {_units(unit)} in total."
+
+
+def unit_test(unit: Unit) -> str:
+    """Return the test of the name of a channel, which always accompanies the name."""
+    return f"AUC {unit.auc:.2f} ({unit.low:.2f} to {unit.high:.2f})"
+
+
+def unit(unit: Unit, found: LayerUnits) -> list[str]:
+    """Return the sentences about an open channel: its name, and how active it is in the indexed images."""
+    lines = []
+    if unit.name is not None and unit.auc is not None:
+        lines.append(
+            f"{unit.name}, AUC {unit.auc:.2f} (95% interval {unit.low:.2f} to {unit.high:.2f}): in "
+            f"{100 * unit.auc:.0f} of 100 pairs of a photo with this name and one without it, the channel is more "
+            f"active on the first. Tested on {unit.count:,} photos with this name that were not used to choose it."
+        )
+    elif any(other.name for other in found.units):
+        lines.append("No name: no label of the photos describes this channel well enough in the test.")
+    source = f"the {found.images:,} images of the index" + (f" ({found.photos})" if found.photos else "")
+    if unit.dead:
+        lines.append(f"Dead: all cells have the same value in {source}.")
+    else:
+        lines.append(f"Active in {percent(1 - unit.sparsity)} of {source}.")
+    return lines
 
 
 def channel_file(step: Channel) -> str:

@@ -1,11 +1,12 @@
 // The input gradient of one cell of the open channel, drawn over the image. Clicking the large map, or pressing Enter,
 // requests it for the cell there.
+import { sortHere } from "./channels.js";
 import { traceCell } from "../arithmetic/arithmetic.js";
 import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
-import { state } from "../store.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { change, state } from "../store.js";
+import { watchProps, make, makeButton, markDrawn } from "../wire.js";
 
 let request = null;
 
@@ -17,6 +18,7 @@ export function explainCell(at) {
   const { number } = state.channels;
   if (!at || number === null) return;
   const cell = [at.row, at.column];
+  change("channels", { here: cell });
   request(number, cell);
   traceCell(number, cell);
 }
@@ -32,7 +34,8 @@ export function mount(element, props, trigger, watch) {
   const area = make("div", { class: "hl-channels-why-area" }, canvas, mark); // the part of the image, in a square
   const frame = make("div", { class: "hl-channels-why" }, area);
   const surface = new Surface(canvas);
-  root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line);
+  const sort = makeButton(terms.here, () => sortHere(value.cell), { title: terms.here_title });
+  root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line, sort);
   root.toggleAttribute("hidden", true);
 
   request = (channel, cell) => trigger("select", { channel, cell });

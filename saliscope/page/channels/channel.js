@@ -1,4 +1,5 @@
 // Navigation of the open channel: Previous and Next in tile order, or a channel number.
+import { labelUnit } from "./names.js";
 import { countChannels, isOutdated, neighbor, open } from "./state.js";
 import { change, state, subscribe } from "../store.js";
 import { watchProps, make, makeButton, makeSymbolButton, markDrawn } from "../wire.js";
@@ -21,10 +22,12 @@ class Pager {
     this.number = make("input", { ...attributes, ...off, onchange: () => this.enter() });
     this.count = make("span");
     this.line = make("p", { class: "hl-quiet", role: "status", text: terms.closed });
+    this.name = make("p", { class: "hl-channels-name", hidden: true });
     const label = make("label", {}, this.number, this.count);
     element.firstElementChild.replaceChildren(
       make("div", { class: "hl-pager hl-channels-pager" }, this.previous, label, this.next, this.close),
       this.line,
+      this.name,
     );
     subscribe(["channels", "question"], () => this.mark());
   }
@@ -52,6 +55,9 @@ class Pager {
     if (document.activeElement !== this.number) this.number.value = String(number ?? "");
     this.number.max = String(Math.max(0, total - 1));
     this.count.textContent = total ? `${this.terms.of} ${total.toLocaleString("en")}` : "";
+    const { name, test } = labelUnit(sheet, number);
+    this.name.hidden = number === null || !sheet?.units;
+    this.name.replaceChildren(...(name ? [make("b", { text: name }), `, ${test}`] : []));
     const current = shown?.number === number && shown?.about === sheet?.about && shown?.whom === sheet?.whom;
     const pane = this.pane.dataset;
     pane.old = String(number !== null && (isOutdated() || !current));

@@ -1,6 +1,7 @@
 // All channels of a layer as tiles. Sorting, filtering and coloring happen here; arrow keys move, Enter opens, and
 // hovering shows the image under a tile.
 import { bindChannel } from "./address.js";
+import { addName, drawImage, findOthers } from "./names.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { extend, select, toggle } from "./selection.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
@@ -9,7 +10,7 @@ import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered } from "../parts.js";
 import { change, state, subscribe } from "../store.js";
-import { watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
+import { fill, watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
 
@@ -29,6 +30,12 @@ let grid = null;
  */
 export const selectTop = (count) => grid.selectTop(count);
 
+/**
+ * Sort the channels by their value at a cell.
+ * @param {number[]} cell row and column
+ */
+export const sortHere = (cell) => grid.sortHere(cell);
+
 class Grid {
   constructor(element, props, trigger) {
     this.element = element;
@@ -47,6 +54,7 @@ class Grid {
     this.pager = make("div", { class: "hl-pager" });
     this.tools = new Toolbar(this.terms, {
       order: () => this.sort(),
+      show: () => this.showImages(),
       color: () => this.color(),
       png: () => this.png(),
       npy: () => trigger("save"),
@@ -61,6 +69,7 @@ class Grid {
     this.listen();
     requestBy((channel) => trigger("select", { channel }));
     subscribe(["channels", "question"], () => this.mark());
+    subscribe(["channels"], () => this.followCell());
   }
 
   get sheet() {
@@ -102,7 +111,10 @@ class Grid {
     else if (value || !this.sheet) clearTiles(value);
     if (this.value !== value) return;
     this.draw();
-    if (value?.planes) openFirst();
+    if (value?.planes) {
+      openFirst();
+      this.showImages();
+    }
     markDrawn(this.element, value?.id, since);
   }
 
@@ -113,6 +125,7 @@ class Grid {
     if (addTiles(value)) {
       this.nodes.clear();
       this.page = 0;
+      this.sprite = null;
     }
     this.waiting?.();
   }
@@ -120,8 +133,37 @@ class Grid {
   /** Select the channels with the largest effects, as soon as these are measured. */
   selectTop(count) {
     this.top = count;
+    this.tools.search.value = "";
     this.tools.sort("effect");
     this.sort();
+  }
+
+  /** Sort the channels by their value at a cell. */
+  sortHere(cell) {
+    change("channels", { here: cell });
+    this.tools.sort("here");
+    this.sort();
+    this.list.scrollTop = 0;
+  }
+
+  /** Sort by the cell that is clicked, if the channels are sorted by one. */
+  followCell() {
+    const { here } = state.channels;
+    if (here === this.here) return;
+    this.here = here;
+    this.tools.fitCell();
+    if (this.tools.chosen.sort === "here") this.sort();
+  }
+
+  /** Draw the tiles with the values for this image, or with the images of the index as soon as they are loaded. */
+  async showImages() {
+    const { sheet } = this,
+      source = sheet?.units?.sprites[this.tools.chosen.show];
+    if (!source && !this.sprite) return;
+    const sprite = source ? await loadImage(source) : null;
+    if (sheet !== this.sheet || source !== sheet?.units?.sprites[this.tools.chosen.show]) return;
+    this.sprite = sprite;
+    this.color();
   }
 
   resetSort() {
@@ -135,12 +177,14 @@ class Grid {
   measure() {
     const { sort } = this.tools.chosen,
       { figures, measures } = this.sheet;
-    const measure = measures[sort];
-    if (measure) return measure.values;
-    if (sort !== "gradient" && sort !== "effect") return figures[sort] || figures.mean;
-    if (this.measuring !== sort && !isOutdated()) {
-      this.measuring = sort;
-      this.trigger("submit", { measure: sort });
+    const measure = measures[sort],
+      cell = sort === "here" ? state.channels.here : null;
+    if (measure && (!cell || String(measure.cell) === String(cell))) return measure.values;
+    if (!["gradient", "effect", "here"].includes(sort)) return figures[sort] || figures.mean;
+    const wanted = cell ? `${sort} ${cell}` : sort;
+    if (this.measuring !== wanted && !isOutdated()) {
+      this.measuring = wanted;
+      this.trigger("submit", { measure: sort, cell });
     }
     return null;
   }
@@ -160,10 +204,11 @@ class Grid {
       return this.mark();
     }
     const values = this.measure(),
-      { sort, hide } = this.tools.chosen;
+      { sort, hide, word } = this.tools.chosen;
     const shown = values || sheet.figures.mean,
       kind = values ? sort : "mean";
-    const order = sortChannels(sheet.total, shown, kind, hide ? sheet.dead : []);
+    const hidden = [...(hide ? sheet.dead : []), ...findOthers(sheet, word)];
+    const order = sortChannels(sheet.total, shown, kind, hidden);
     const pages = Math.max(1, Math.ceil(order.length / sheet.size));
     this.page = Math.min(this.page, pages - 1);
     const listed = order.slice(this.page * sheet.size, (this.page + 1) * sheet.size),
@@ -173,12 +218,20 @@ class Grid {
       select(order.slice(0, this.top));
       this.top = 0;
     }
-    this.note.textContent = [sheet.note, sheet.measures[sort]?.note].filter(Boolean).join(" ");
+    this.note.textContent = this.describe(order.length, word, sheet.measures[kind]?.note);
     if (missing.length) return this.fetch(missing);
     this.shown = this.page;
     this.drawTiles(listed, shown, kind);
     this.pages(pages);
     this.mark();
+  }
+
+  /** Return the line above the tiles. */
+  describe(count, word, measured) {
+    const { terms, sheet } = this,
+      counts = { count: count.toLocaleString("en"), total: sheet.total.toLocaleString("en"), text: word };
+    const found = word ? fill(count ? terms.matches : terms.no_match, counts) : "";
+    return [found, sheet.note, measured].filter(Boolean).join(" ");
   }
 
   /** Request tiles; the current tiles stay visible until the new ones arrive. */
@@ -193,14 +246,14 @@ class Grid {
     const signed = values.some((v) => v < 0);
     const [high, wide] = this.image ? [this.image.naturalHeight, this.image.naturalWidth] : this.sheet.grid;
     this.list.style.setProperty("--ratio", String(wide / high));
-    this.list.classList.toggle("hl-channels-smooth", this.tools.chosen.smooth);
+    this.list.classList.toggle("hl-channels-smooth", this.tools.chosen.smooth || Boolean(this.sprite));
     this.list.replaceChildren(
       ...listed.map((number) => {
         const label = Number.isFinite(values[number]) ? formatStatistic(values[number]) : this.terms.no_value;
         let tile = this.nodes.get(number);
         if (!tile) this.nodes.set(number, (tile = this.tile(number)));
         const value = Number.isFinite(values[number]) ? `${signed && values[number] > 0 ? "+" : ""}${label}` : "";
-        tile.lastElementChild.replaceChildren(spoken(`, ${word} ${value ? "" : label}`), value);
+        tile.children[2].replaceChildren(spoken(`, ${word} ${value ? "" : label}`), value);
         tile.tabIndex = -1;
         return tile;
       }),
@@ -217,19 +270,27 @@ class Grid {
       class: "hl-channels-tile",
       "aria-hidden": "true",
     });
-    tiles.draw(canvas, number, this.tools.chosen.shared);
-    return make(
+    this.paint(canvas, number);
+    const tile = make(
       "button",
       { type: "button", role: "option", "data-channel": number },
       canvas,
       make("b", {}, spoken(`${this.terms.channel} `), String(number)),
       make("span"),
     );
+    addName(tile, this.sheet, number);
+    return tile;
   }
 
-  /** Redraw all tiles with another color range. */
+  /** Draw what the tiles show of a channel. */
+  paint(canvas, number) {
+    if (this.sprite) drawImage(canvas, this.sheet.units, this.sprite, number);
+    else tiles.draw(canvas, number, this.tools.chosen.shared);
+  }
+
+  /** Redraw all tiles with another color range, or with other images. */
   color() {
-    for (const [number, tile] of this.nodes) tiles.draw(tile.firstElementChild, number, this.tools.chosen.shared);
+    for (const [number, tile] of this.nodes) this.paint(tile.firstElementChild, number);
     if (this.sheet) this.draw();
   }
 
@@ -238,7 +299,7 @@ class Grid {
     if (tile === this.pointed) return;
     const { shared, smooth } = this.tools.chosen;
     if (this.pointed && tiles.has(Number(this.pointed.dataset.channel)))
-      tiles.draw(this.pointed.firstElementChild, Number(this.pointed.dataset.channel), shared);
+      this.paint(this.pointed.firstElementChild, Number(this.pointed.dataset.channel));
     this.pointed = tile;
     if (tile && this.image)
       tiles.over(tile.firstElementChild, Number(tile.dataset.channel), this.image, { shared, smooth });

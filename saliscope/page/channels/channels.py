@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope.compute import engine
+from saliscope.compute import engine, units
 from saliscope.compute.answers import Waiting
 from saliscope.compute.channels import engine as channels_engine
 from saliscope.compute.channels import messages
@@ -22,7 +22,7 @@ from saliscope.compute.channels.answers import (
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.messages import status as status_line
 from saliscope.compute.request import Request
-from saliscope.page.channels import parts
+from saliscope.page.channels import parts, units_view
 from saliscope.page.channels import view as channels_view
 from saliscope.page.events import Ask, error_line, on, run_job, stop_on
 from saliscope.page.files import address, new_file
@@ -46,7 +46,7 @@ def follow(ask: Ask) -> Iterator[Updates]:
             if isinstance(step, Unchanged):
                 yield {parts.GRID: channels_view.same(key, step.ids, new_number()), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
-                yield {parts.GRID: channels_view.sheet(step, key, new_number()), parts.GRID_STATUS: None}
+                yield {parts.GRID: _sheet(step, key), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
                 yield _waiting(step)
         if number < 0 or (isinstance(step, Unchanged) and step.ids.target == ask.data.get("whom")):
@@ -67,14 +67,14 @@ def more(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         question = ask.question()
         if kind in channels_engine.MEASURES:
-            results = channels_engine.measure(question, run, kind)
+            results = channels_engine.measure(question, run, kind, parse_cell(ask.data.get("cell")))
         else:
             results = channels_engine.sheet(question, run, numbers)
         for step in results:
             if isinstance(step, Measures):
                 yield {parts.GRID: channels_view.measures(step, new_number()), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
-                yield {parts.GRID: channels_view.sheet(step, ask.text("key"), new_number()), parts.GRID_STATUS: None}
+                yield {parts.GRID: _sheet(step, ask.text("key")), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
                 yield _waiting(step)
 
@@ -116,6 +116,16 @@ def save(ask: Ask) -> Iterator[Updates]:
     yield from run_job(ask.job("channels-file"), steps, _show_error)
 
 
+def sprite(name: str) -> bytes | None:
+    """Return the images of all channels of a layer as WebP, by the file name in a message to the page."""
+    return units.sprite(name)
+
+
+def _sheet(step: Sheet, key: str) -> dict[str, Any]:
+    found = units.of_layer(step.settings.loaded, step.settings.layer)
+    return channels_view.sheet(step, key, new_number()) | {"units": units_view.layer(found)}
+
+
 def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | None) -> Iterator[Updates]:
     facts: dict[str, Any] = {}
     for step in channels_engine.channel(question, number, run, cell):
@@ -126,10 +136,12 @@ def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | N
             yield {parts.WHY: channels_view.input_gradient(step, ident), parts.GRID_STATUS: None}
         elif isinstance(step, Channel) and cell is None:
             facts = channels_view.facts(step, ident)
+            found = units.of_layer(step.settings.loaded, step.settings.layer)
             yield {
                 parts.OPENED: channels_view.open_channel(step, ident),
                 parts.CHANNEL: channels_view.channel(step, ident),
                 parts.FACTS: facts,
+                parts.UNIT: units_view.unit(found, number, ident),
                 parts.GRID_STATUS: None,
             }
         elif isinstance(step, Contribution | ReceptiveFields):
@@ -142,7 +154,8 @@ def _closed(message: str) -> Updates:
     ident = new_number()
     empty = {"id": ident, "words": {"empty": messages.EMPTY_CHANNEL}}
     closed = channels_view.no_channel(message, ident)
-    return {parts.OPENED: closed, parts.CHANNEL: empty, parts.WHY: {"id": ident}, parts.FACTS: {"id": ident}}
+    others: Updates = {part: {"id": ident} for part in (parts.WHY, parts.FACTS, parts.UNIT)}
+    return {parts.OPENED: closed, parts.CHANNEL: empty, **others}
 
 
 def _waiting(step: Waiting) -> Updates:

@@ -30,4 +30,5 @@ CHANNEL = Part(
 )
 WHY = Part("channels/cell_gradient", "hl-channel-why", terms=channels_messages.OPEN)
 FACTS = Part("channels/channel_facts", "hl-channel-facts", terms=channels_messages.OPEN)
+UNIT = Part("channels/unit", "hl-unit", terms=channels_messages.UNIT)
 ARITHMETIC = Part("arithmetic/arithmetic", "hl-arithmetic", terms=arithmetic_messages.TERMS)

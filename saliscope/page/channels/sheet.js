@@ -12,6 +12,7 @@ const key = (value) => Math.max(state.channels.key, Number(value?.key) || 0);
 export function addTiles(value) {
   const { sheet } = state.channels,
     same = sheet?.about === value.about;
+  const sameGrid = String(sheet?.grid) === String(value.grid);
   if (!same) tiles.reset({ cell: value.cell, range: value.range, signed: value.range[0] < 0 });
   tiles.add(value);
   const added = {
@@ -20,7 +21,7 @@ export function addTiles(value) {
     figures: unpackStatistics(value),
     size: Math.max(value.numbers.length, same ? sheet.size : 0),
   };
-  change("channels", { sheet: added, key: key(value) });
+  change("channels", { sheet: added, key: key(value), here: sameGrid ? state.channels.here : null });
   return !same;
 }
 
@@ -36,7 +37,7 @@ export function keepTiles(value) {
 export function addMeasure(value) {
   const { sheet } = state.channels;
   if (sheet?.about !== value.about || sheet.whom !== value.whom) return;
-  const measure = { note: value.note, values: unpackStatistics({ found: value.values }).found };
+  const measure = { note: value.note, cell: value.cell, values: unpackStatistics({ found: value.values }).found };
   change("channels", { sheet: { ...sheet, measures: { ...sheet.measures, [value.kind]: measure } } });
 }
 

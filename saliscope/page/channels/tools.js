@@ -7,7 +7,7 @@ const label = (text, input) => make("label", {}, make("span", { text }), input);
 export class Toolbar {
   /**
    * @param {Record<string, any>} terms
-   * @param {Record<"order" | "color" | "png" | "npy" | "stop", () => void>} actions called after changes and clicks
+   * @param {Record<"order" | "show" | "color" | "png" | "npy" | "stop", () => void>} actions called after changes and clicks
    */
   constructor(terms, actions) {
     this.terms = terms;
@@ -15,6 +15,11 @@ export class Toolbar {
       this.updateTitle();
       actions.order();
     };
+    this.search = make("input", { type: "search", name: "search", oninput: actions.order });
+    const shows = terms.shows.map(([value, text]) => make("option", { value, text }));
+    this.show = make("select", { name: "show", onchange: actions.show }, ...shows);
+    this.shows = label(terms.show, this.show);
+    this.shows.hidden = true;
     this.options = terms.sorts.map(([value, text]) => make("option", { value, text }));
     this.order = make("select", { name: "sort", onchange }, ...this.options);
     this.range = make(
@@ -44,6 +49,7 @@ export class Toolbar {
     return make(
       "div",
       { class: "hl-channels-tools" },
+      make("div", { class: "hl-channels-find" }, label(terms.search, this.search), this.shows),
       label(terms.sort, this.order),
       this.stop,
       label(terms.range, this.range),
@@ -56,11 +62,19 @@ export class Toolbar {
 
   updateTitle() {
     this.order.title = this.terms.sort_titles[this.order.value];
+    this.show.title = this.terms.show_titles[this.show.value];
   }
 
   get chosen() {
-    const { order, range, smooth, hide } = this;
-    return { sort: order.value, shared: range.value === "shared", smooth: smooth.checked, hide: hide.checked };
+    const { order, range, smooth, hide, show, search } = this;
+    return {
+      sort: order.value,
+      shared: range.value === "shared",
+      smooth: smooth.checked,
+      hide: hide.checked,
+      show: show.value,
+      word: search.value.trim(),
+    };
   }
 
   /** Select a sort order without requesting it. */
@@ -96,15 +110,35 @@ export class Toolbar {
     sparse.disabled = one;
     sparse.title = one ? terms.one_cell : "";
     if (one && order.value === "sparsity") order.value = "mean";
+    this.fitCell();
+    this.fitImages(sheet?.units);
     this.updateTitle();
     this.updateLegend(sheet);
+  }
+
+  /** A cell must be clicked before the channels are sorted by it. */
+  fitCell() {
+    const here = this.options.find((option) => option.value === "here");
+    here.disabled = !state.channels.here;
+    here.title = here.disabled ? this.terms.no_cell : "";
+    if (here.disabled && this.order.value === "here") this.order.value = "mean";
+  }
+
+  /** Offer the images that the index of the layer has, and the search by name if it has names. */
+  fitImages(units) {
+    const { show, shows, search, terms } = this;
+    for (const option of show.options) option.hidden = option.value !== "response" && !units?.sprites[option.value];
+    if (show.selectedOptions[0].hidden) show.value = "response";
+    shows.hidden = !units || !Object.keys(units.sprites).length;
+    search.title = units?.names.some(Boolean) ? terms.search_title : terms.search_number;
+    this.range.disabled = this.smooth.disabled = show.value !== "response";
   }
 
   updateLegend(sheet) {
     const { terms, legend, ends } = this,
       [low, high] = sheet ? sheet.range : [0, 0],
       signed = low < 0;
-    legend.style.visibility = sheet ? "" : "hidden";
+    legend.style.visibility = sheet && this.chosen.show === "response" ? "" : "hidden";
     legend.dataset.signed = String(signed);
     const own = signed ? [terms.own_signed[0], terms.own_signed[2]] : terms.own_ends;
     const texts = this.chosen.shared ? [formatValue(low), `≥ ${formatValue(high)}`] : own;

@@ -79,7 +79,8 @@ def measures(step: Measures, ident: int) -> dict[str, Any]:
     """Pack a measure of all channels."""
     note = messages.measured(step)
     values = {"id": ident, **_ids(step.ids), "kind": step.kind, "values": view.numbers(step.values), "note": note}
-    return values | {"total": float(step.values.double().sum()), "subject": step.subject.name}
+    subject = step.subject.name if step.subject else ""
+    return values | {"total": float(step.values.double().sum()), "subject": subject, "cell": step.cell}
 
 
 def channel(step: Channel, ident: int) -> dict[str, Any]:
@@ -129,6 +130,7 @@ def more(step: Contribution | ReceptiveFields) -> dict[str, Any]:
 def input_gradient(step: InputGradient, ident: int) -> dict[str, Any]:
     """Pack the input gradient as a small map over the image."""
     packed: dict[str, Any] = {"id": ident, "number": step.number, "line": messages.input_gradient(step)}
+    packed["cell"] = step.cell
     plane, crop, (rows, columns) = step.map, step.crop, step.grid
     box = (step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows)
     if plane is not None and step.window:

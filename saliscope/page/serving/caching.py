@@ -7,7 +7,7 @@ import re
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/.*-[0-9a-f]{16}\.(js|jpg)")
+HASHED = re.compile(r"/assets/[\w.-]+-[\w-]{8,10}\.(js|css|woff2?|svg)|/hl/.*-[0-9a-f]{16}\.(js|jpg|webp)")
 IMMUTABLE = "public, max-age=31536000, immutable"
 
 

@@ -14,6 +14,10 @@ GLOSSARY: dict[str, str] = {
         "The share of the map in this part of the image, by the sum of its positive values, or of the magnitudes of a "
         "gradient."
     ),
+    "AUC": (
+        "The share of pairs of an image with a name and one without it in which the channel is more active on the "
+        "first: 1 always, 0.5 as often as by chance."
+    ),
     "baseline": "The input that counts as no information, such as a black or blurred image.",
     "brightest % of the map": _REMOVED,
     "centered blob": (

@@ -16,9 +16,10 @@ from saliscope.runs.finished.finding import Finder, RowIndex
 from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
-from saliscope.runs.settings import Settings, weights_hash
+from saliscope.runs.settings import Settings
 from saliscope.zoo import Model, ModelUnavailable
 from saliscope.zoo.model import Preparation
+from saliscope.zoo.weights import weights_hash
 
 
 class FinishedRun:

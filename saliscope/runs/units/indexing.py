@@ -23,7 +23,7 @@ from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
 from saliscope.runs.run import FEW, Report, Summary, versions
-from saliscope.runs.settings import PREDICTED, Classes, differences, weights_hash
+from saliscope.runs.settings import PREDICTED, Classes, differences
 from saliscope.runs.shards.locks import FileLock, Lease
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.sources import list_items
@@ -32,6 +32,7 @@ from saliscope.runs.units.reading import FORMAT, METADATA
 from saliscope.runs.units.synthesis import add_images, to_webp
 from saliscope.runs.units.tables import TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
 from saliscope.zoo import devices
+from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
     from saliscope.zoo import Model

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
-from saliscope.runs.settings import weights_hash
 from saliscope.runs.stores import MANIFEST, SETTINGS, open_store
 from saliscope.runs.units.tables import TOP, UNITS
+from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
     from saliscope.zoo import Model

@@ -18,9 +18,9 @@ from explainers import index_units
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
-from saliscope.runs.settings import weights_hash
 from saliscope.runs.units.tables import nearest_units
 from saliscope.zoo import Model, Preparation, load_model
+from saliscope.zoo.weights import weights_hash
 from tests.saliscope.runs.test_dataset_cli import saliscope
 from tests.saliscope.runs.test_dataset_stores import small_model
 

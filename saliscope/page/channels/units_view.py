@@ -1,0 +1,49 @@
+"""The wire format of what an index knows about channels, for page/channels/channels.js and unit.js."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saliscope.compute.channels import messages
+from saliscope.compute.units import ACROSS, SIDE, LayerUnits, Unit
+from saliscope.page.wire import base64_text
+
+
+def layer(found: LayerUnits | None) -> dict[str, Any] | None:
+    """Pack names, their tests, and the sprites for the tiles of a layer."""
+    if found is None:
+        return None
+    tested = [unit.name is not None and unit.auc is not None for unit in found.units]
+    return {
+        "names": [unit.name if has else None for unit, has in zip(found.units, tested, strict=True)],
+        "tests": [messages.unit_test(unit) if has else None for unit, has in zip(found.units, tested, strict=True)],
+        "sprites": {kind: f"hl/units/{name}" for kind, name in found.sprites.items()},
+        "side": SIDE,
+        "across": ACROSS,
+    }
+
+
+def unit(found: LayerUnits | None, number: int, ident: int) -> dict[str, Any]:
+    """Pack everything about an open channel."""
+    if found is None:
+        return {"id": ident}
+    unit = found.units[number]
+    return {
+        "id": ident,
+        "number": number,
+        "lines": messages.unit(unit, found),
+        "image": None if unit.image is None else _source(unit.image, "webp"),
+        "crops": _crops(unit),
+        "nearest": [other for other in unit.nearest or [] if 0 <= other < len(found.units)],
+    }
+
+
+def _crops(unit: Unit) -> list[dict[str, Any]]:
+    return [
+        {"src": _source(crop.image, "jpeg"), "box": crop.box, "value": crop.value, "label": crop.label or ""}
+        for crop in unit.crops
+    ]
+
+
+def _source(image: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64_text(image)}"

@@ -1,0 +1,165 @@
+"""What the page knows about channels from an index: only of the network that it was made with."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image, ImageColor
+
+import explainers
+from saliscope.cli import commands
+from saliscope.compute import model_cache, units
+from saliscope.compute.answers import LoadedModel
+from saliscope.compute.channels import engine as channels
+from saliscope.compute.channels.answers import Measures
+from saliscope.compute.request import Request
+from saliscope.errors import Refused
+from saliscope.runs.units import open_index
+from tests.saliscope.compute.asking import CAT, MODEL, SMALL, inputs, last_steps
+from tests.support import unit_indices
+
+LAYER, CHANNELS = "stages.2", 40
+
+
+@pytest.fixture
+def shipped(loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Put an index of one layer in the place of the one that ships with the built-in network."""
+    path = tmp_path / "shipped.parquet"
+    monkeypatch.setattr(units, "SHIPPED", path)
+    units.use(None)
+    yield unit_indices.write_file(path, loaded.model, unit_indices.unit_rows(LAYER, CHANNELS, {7: "tabby"}))
+    units.use(None)
+
+
+@pytest.fixture
+def folder(shipped: Path, loaded: LoadedModel, tmp_path: Path) -> Path:
+    """Write another index of this layer, with photos."""
+    tables = unit_indices.unit_rows(LAYER, CHANNELS, {8: "owl"}), unit_indices.top_rows(LAYER, CHANNELS)
+    return unit_indices.write_folder(tmp_path / "units", loaded.model, *tables)
+
+
+def other_weights(loaded: LoadedModel) -> LoadedModel:
+    """Return a network with the same name and layers."""
+    network = copy.deepcopy(loaded.model.network)
+    with torch.no_grad():
+        next(network.parameters()).add_(1e-3)
+    return replace(loaded, model=replace(loaded.model, network=network))
+
+
+def found(loaded: LoadedModel, layer: str = LAYER) -> units.LayerUnits:
+    known = units.of_layer(loaded, layer)
+    assert known is not None
+    return known
+
+
+def test_channels_of_the_indexed_network_have_names_with_their_test(shipped: Path, loaded: LoadedModel) -> None:
+    for name in (MODEL, SMALL):  # the same weights
+        known = found(model_cache.load(name))
+        assert [unit.channel for unit in known.units] == list(range(CHANNELS)) and known.images == unit_indices.COUNT
+        named = [unit for unit in known.units if unit.name]
+        assert [(unit.channel, unit.name, unit.auc) for unit in named] == [(7, "tabby", 0.97)]
+    assert units.of_layer(loaded, "head") is None
+    assert units.of_layer(other_weights(loaded), LAYER) is None
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "no settings", "no layers", "a channel is missing"])
+def test_a_missing_or_damaged_index_is_left_out(
+    damage: str, shipped: Path, loaded: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = unit_indices.unit_rows(LAYER, CHANNELS, {})
+    if damage == "missing":
+        shipped.unlink()
+    elif damage == "cut":
+        shipped.write_bytes(shipped.read_bytes()[:-100])
+    elif damage == "no settings":
+        pa.parquet.write_table(rows, shipped)
+    else:
+        wrong = rows.drop_columns("layer") if damage == "no layers" else rows.slice(1)
+        unit_indices.write_file(shipped, loaded.model, wrong)
+    assert units.of_layer(loaded, LAYER) is None
+    is_reported = any(str(shipped) in record.getMessage() for record in caplog.records)
+    assert is_reported == (damage in ("cut", "no settings", "no layers"))
+
+
+def test_an_index_without_optional_columns_has_names_only(shipped: Path, loaded: LoadedModel) -> None:
+    rows = unit_indices.unit_rows(LAYER, CHANNELS, {7: "tabby"}).drop_columns(["nearest", "image"])
+    unit_indices.write_file(shipped, loaded.model, rows)
+    known = found(loaded)
+    assert known.units[7].name == "tabby" and known.units[7].nearest is None and not known.sprites
+
+
+def test_the_users_own_index_comes_first_and_has_crops(folder: Path, loaded: LoadedModel) -> None:
+    units.use(partial(open_index, folder))
+    known = found(loaded)
+    assert [unit.name for unit in known.units if unit.name] == ["owl"]
+    assert [(crop.value, crop.label, crop.box) for crop in known.units[3].crops] == [
+        (5.5, "tabby", (0, 0, 0.5, 1)), (4.5, "tabby", (0, 0, 0.5, 1)),
+    ]  # fmt: skip
+
+
+def test_an_index_of_another_network_is_refused_and_logged(
+    folder: Path, loaded: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = other_weights(loaded)
+    unit_indices.write_folder(folder, other.model, *(unit_indices.unit_rows(LAYER, CHANNELS, {8: "owl"}),) * 2)
+    with pytest.raises(Refused) as refused:
+        open_index(folder, loaded.model)
+    units.use(partial(open_index, folder))
+    assert [unit.name for unit in found(loaded).units if unit.name] == ["tabby"], "that of the built-in network"
+    assert str(refused.value) in [record.getMessage() for record in caplog.records]
+
+
+def test_serve_refuses_a_folder_without_an_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        commands.main(["serve", "--units", str(tmp_path)])
+    assert stopped.value.code == commands.Exit.ERROR and str(tmp_path) in capsys.readouterr().err
+
+
+def colors(name: str, numbers: tuple[int, ...]) -> list[Any]:
+    """Return the colors of these channels in a sprite."""
+    data = units.sprite(name)
+    assert data is not None
+    with Image.open(io.BytesIO(data)) as file:
+        sheet, half = file.convert("RGBA"), units.SIDE // 2
+    cells = (divmod(number, units.ACROSS) for number in numbers)
+    return [sheet.getpixel((units.SIDE * column + half, units.SIDE * row + half)) for row, column in cells]
+
+
+def test_all_images_of_a_layer_are_one_file_whose_name_changes_with_them(
+    shipped: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged image, or none, leaves its place empty."""
+    name, numbers = found(loaded).sprites[units.SYNTHETIC], (0, 7, 8, CHANNELS - 1)
+    for number, color in zip(numbers, colors(name, numbers), strict=True):
+        wanted = ImageColor.getrgb(unit_indices.COLORS[number % len(unit_indices.COLORS)])
+        assert max(abs(a - b) for a, b in zip(color[:3], wanted, strict=True)) < 25
+    assert units.sprite("synthetic-0123456789abcdef.webp") is None
+
+    rows: list[dict[str, Any]] = unit_indices.unit_rows(LAYER, CHANNELS, {}).to_pylist()
+    rows[7]["image"], rows[8]["image"] = b"damaged", None
+    monkeypatch.setattr(units, "SHIPPED", shipped.with_name("other.parquet"))
+    unit_indices.write_file(units.SHIPPED, loaded.model, pa.Table.from_pylist(rows))
+    units.use(None)
+    other = found(loaded).sprites[units.SYNTHETIC]
+    assert other != name
+    assert [color[3] for color in colors(other, numbers)] == [255, 0, 0, 255]
+
+
+def test_channels_are_measured_at_a_cell(loaded: LoadedModel) -> None:
+    """Oracle: the library's feature maps."""
+    maps = explainers.feature_maps(*inputs(), layer="head")[0]
+    request = Request(CAT, model=MODEL)
+    measured = last_steps(request, channels.measure, kind="here", cell=(2, 5))[Measures]
+    torch.testing.assert_close(measured.values, maps[:, 2, 5])
+    for cell in ((7, 0), (0, -1), None):
+        with pytest.raises(Refused):
+            last_steps(request, channels.measure, kind="here", cell=cell)
