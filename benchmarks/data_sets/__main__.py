@@ -62,7 +62,7 @@ def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
             ray_engine.run(job, decode=decode, workers=ray_engine.Workers(most=ray, cpus=1), report=report)
         else:
             run.run(job, decode=decode, workers=arguments.workers, report=report)
-        start, first = next(each for each in seen if each[1] >= len(job.items) / 8)
+        start, first = next(each for each in seen if each[1] >= len(job.listing.items) / 8)
     end, last = seen[-1]
     return (last - first) / (end - start)
 

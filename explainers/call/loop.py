@@ -48,13 +48,13 @@ Progress = Callable[[Partial], Any]
 """Called after each chunk. Returning False stops with the best map so far; raising an exception stops without a map."""
 
 
-def check_progress(progress: Any) -> None:
-    """Check that `progress` is callable or None.
+def check_progress(progress: Any, takes: str = "a Partial") -> None:
+    """Check that `progress` is callable or None; `takes` is what it is called with.
 
     Errors   BadOption
     """
     if progress is not None and not callable(progress):
-        raise BadOption(f"Invalid progress={shorten(progress)}. Pass a function that takes a Partial, or None.")
+        raise BadOption(f"Invalid progress={shorten(progress)}. Pass a function that takes {takes}, or None.")
 
 
 _SHORTEST = 1e-6

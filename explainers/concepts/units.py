@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from explainers.call.current import check_images, one_call
 from explainers.call.forward_wrapper import Forward, ForwardWrapper, wrap_forward
 from explainers.call.fused_copy import channels_last, fused_copy
+from explainers.call.loop import check_progress
 from explainers.call.run import Run, open_run
 from explainers.call.scores import maps_of
 from explainers.call.tensors import single_tensor
@@ -223,6 +224,7 @@ def index_units(
             raise BadOption(f"{option}={shorten(value)} is not valid. Give a whole number of at least 1.")
     if isinstance(effects, (bool, list, tuple, Tensor)) or (isinstance(effects, str) and effects != PREDICTED):
         raise BadOption(f"effects={shorten(effects)} is not valid. Give the index of a class, 'predicted' or a Target.")
+    check_progress(progress, "an IndexedBatch")
     batches = _read(images, batch_size)
     first = next(batches, None)
     if first is None:

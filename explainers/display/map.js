@@ -34,6 +34,7 @@ edited: null,
 checked: null,
 view: "",
 steps: null,
+uploaded: [],
 };
 const listeners = new Map();
 function update(values) {

@@ -10,7 +10,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -27,10 +26,9 @@ from saliscope.cli.options import (
     RunOptions,
     expand,
     parse_size,
-    set_offline,
 )
 from saliscope.cli.progress import JSON, LOG, TEXT, Progress
-from saliscope.cli.stopping import TERMINATED, StopOnTerminate, Terminated
+from saliscope.cli.stopping import Exit, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 
 app = typer.Typer(
@@ -55,16 +53,6 @@ def saliscope(
     ] = False,
 ) -> None:
     pass
-
-
-class Exit(IntEnum):
-    """Exit codes of the commands. Typer exits with 2 for usage errors."""
-
-    DONE = 0
-    ERROR = 1
-    UNREADABLE = 3
-    INTERRUPTED = 130
-    TERMINATED = TERMINATED
 
 
 METHOD_KEYS = ("name", "title", "family", "returns", "paper", "summary", "takes_layer", "long")
@@ -108,25 +96,19 @@ def explain(
     output: OutputOptions,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=messages.DRY_RUN)] = False,
 ) -> None:
-    output.apply()
     (arguments, options), own = run.arguments(), model.overrides()
     run_commands.keep_freed_memory()
     if dry_run:
         plan = planning.measure(source, out, model.model, own, arguments, options)
         output.show(plan.text(), plan.values())
         return
-    with StopOnTerminate() as stop, Progress(messages.EXPLAINING) as progress:
-
-        def report(done: int, total: int | None) -> None:
-            progress(done, total)
-            stop(done, total)
-
+    with StopOnTerminate() as stop, Progress(messages.EXPLAINING, stop=stop) as progress:
         done = runs.explain(
             source,
             out,
             model=model.model,
             model_options=own,
-            progress=report,
+            progress=progress,
             detail=progress.detail,
             **arguments,
             **options,
@@ -140,8 +122,6 @@ def explain(
 def models(offline: Offline = False, *, output: OutputOptions) -> None:
     from saliscope import zoo  # torch takes seconds to start
 
-    output.apply()
-    set_offline(offline)
     found = zoo.list_models()
     lines = (f"{each.name:40} {each.title:40} {messages.model_state(each)}{messages.task(each.task)}" for each in found)
     output.show("\n".join(lines), [dataclasses.asdict(each) for each in found])
@@ -152,7 +132,6 @@ def models(offline: Offline = False, *, output: OutputOptions) -> None:
 def methods(output: OutputOptions) -> None:
     import explainers  # torch takes seconds to start
 
-    output.apply()
     found = [
         method
         for method in explainers.METHODS.values()
@@ -175,8 +154,7 @@ def layers(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
-    options = ModelOptions(name, weights, labels, size=size, offline=offline).overrides()
+    options = ModelOptions(name, weights, labels, size=size).overrides()
     found = completion.list_layers(name, **options)
     lines = (f"{layer:40} {' × '.join(map(str, shape)):20} {kind}" for layer, shape, kind in found)
     values = [{"name": layer, "shape": list(shape), "kind": kind} for layer, shape, kind in found]
@@ -194,7 +172,6 @@ def replay(
 ) -> None:
     from saliscope.compute.bundles import replay as replays  # torch takes seconds to start
 
-    output.apply()
     own = model.overrides()
     lines: list[str] = []
 

@@ -10,7 +10,7 @@ from saliscope import runs
 from saliscope.cli import completion, messages, run_commands
 from saliscope.cli.options import Device, ModelOptions, OutputOptions, expand
 from saliscope.cli.progress import Progress
-from saliscope.cli.stopping import StopOnTerminate
+from saliscope.cli.stopping import Exit, StopOnTerminate
 
 INDEX = """Find the images to which each channel of some layers responds most, and write them as a folder.
 
@@ -32,8 +32,6 @@ SYNTHETIC = (
     "Side in pixels of an image that is optimized for each channel: what it responds to, without a photo. 0: none."
 )
 INDEXING = "Indexed"
-UNREADABLE = 3
-"""Exit code if some images could not be read, as of `saliscope explain`."""
 
 
 @expand
@@ -52,15 +50,9 @@ def index(
     model: ModelOptions,
     output: OutputOptions,
 ) -> None:
-    output.apply()
     overrides = model.overrides()
     run_commands.keep_freed_memory()
-    with StopOnTerminate() as stop, Progress(INDEXING) as progress:
-
-        def report(done: int, total: int | None) -> None:
-            progress(done, total)
-            stop(done, total)
-
+    with StopOnTerminate() as stop, Progress(INDEXING, stop=stop) as progress:
         done = runs.index(
             images,
             out,
@@ -74,10 +66,10 @@ def index(
             batch_size=batch_size,
             workers=workers,
             device=device,
-            progress=report,
+            progress=progress,
         )
     output.show(done, done.to_dict())
-    raise typer.Exit(UNREADABLE if done.counts["unreadable"] else 0)
+    raise typer.Exit(Exit.UNREADABLE if done.counts["unreadable"] else Exit.DONE)
 
 
 def register(app: typer.Typer) -> None:

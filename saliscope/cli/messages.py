@@ -145,7 +145,6 @@ UNITS = "An index of saliscope index. Everyone who opens the page sees its names
 NOT_NUMBERS = "{text!r} is not a list of numbers such as 0.485,0.456,0.406"
 NOT_A_SIZE = "{text!r} is not a size. Use pixels, as in 224 or 160x224 (height x width)"
 NOT_A_FILE = "{path!r} is a folder. Pass the name of a file, such as report.html."
-NOT_A_URL = "{text!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
 NOT_A_BOX = "{text!r} is not a box. Use left,top,right,bottom as fractions of the image, such as 0,0.8,0.2,1."
 NOT_OF_A_METHOD = "{name!r} is not an option of a method. See: saliscope methods --format json"
 NOT_AN_OPTION = "{text!r} is not an option. Use name=value."

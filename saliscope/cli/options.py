@@ -6,12 +6,13 @@ reads the signature.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -20,7 +21,7 @@ import typer
 
 from saliscope.cli import completion, messages, progress
 from saliscope.errors import Refused
-from saliscope.runs.settings import check_engine
+from saliscope.runs.settings import Settings, check_engine
 
 
 def _numbers(text: str) -> list[float]:
@@ -45,8 +46,17 @@ def parse_size(text: str) -> int | tuple[int, int]:
 NAMES = ("source", "out", "model", "model_options", "progress", "detail")
 """Arguments of `saliscope.runs.explain` that are not in `RunOptions`."""
 _NETWORK: dict[str, Any] = {"rich_help_panel": messages.NETWORK}
+
+
+def _set_offline(offline: bool) -> bool:
+    """Forbid downloads for the rest of the process if `offline` is true."""
+    if offline:
+        os.environ["SALISCOPE_OFFLINE"] = "1"
+    return offline
+
+
+Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, callback=_set_offline)]
 Device = Annotated[str, typer.Option(help=messages.DEVICE)]
-Offline = Annotated[bool, typer.Option("--offline", help=messages.OFFLINE)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +70,15 @@ class ModelOptions:
     std: Annotated[Any, typer.Option(help=messages.STD, parser=_numbers, metavar="NUMBERS", **_NETWORK)] = None
     size: Annotated[Any, typer.Option(help=messages.SIZE, parser=parse_size, metavar="PIXELS", **_NETWORK)] = None
     score: Annotated[str | None, typer.Option(help=messages.SCORE, **_NETWORK)] = None
-    offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, **_NETWORK)] = False
+    offline: Annotated[bool, typer.Option("--offline", help=messages.OFFLINE, callback=_set_offline, **_NETWORK)] = (
+        False
+    )
 
     def overrides(self) -> dict[str, Any]:
-        """Return the given options except the name of the model, and apply `--offline`.
+        """Return the given options except the name of the model.
 
         Errors   Refused if they are for a model that is not named
         """
-        set_offline(self.offline)
         values = {"mean": self.mean, "std": self.std, "size": self.size, "score": self.score}
         paths = {"weights": self.weights, "labels": self.labels}
         values |= {name: path and os.path.expanduser(path) for name, path in paths.items()}
@@ -105,7 +116,9 @@ class RunOptions:
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del values["option"]
         options = self.method_options()
-        for name in {"seed", "precision"} & options.keys():
+        if shared := {"seed", "precision"} & options.keys():
+            Settings(method=self.method, options=options).check()  # which of them the method has
+        for name in shared:
             value = options.pop(name)
             if values[name] not in (None, 0, value):
                 raise Refused(f"--{name} {values[name]} and --option {name}={value} conflict. Use only one of them.")
@@ -114,10 +127,8 @@ class RunOptions:
             text = messages.NOT_OF_A_METHOD.format(name=min(taken))
             raise typer.BadParameter(text, param_hint="--option")
         names = ("engine", "device", "workers", "address", "gpus", "min_workers")
-        try:
+        with usage_error():
             check_engine(**{name: values[name] for name in names})
-        except Refused as error:
-            raise typer.BadParameter(str(error)) from None
         return values, options
 
     def method_options(self) -> dict[str, Any]:
@@ -168,12 +179,6 @@ def _value(text: str) -> Any:
     return text
 
 
-def set_offline(offline: bool) -> None:
-    """Forbid downloads for the rest of the process if `offline` is true."""
-    if offline:
-        os.environ["SALISCOPE_OFFLINE"] = "1"
-
-
 def refuse_folder(out: Path) -> None:
     """Check that --out names a file, for commands that write one page.
 
@@ -183,6 +188,18 @@ def refuse_folder(out: Path) -> None:
         raise typer.BadParameter(messages.NOT_A_FILE.format(path=str(out)), param_hint="--out")
 
 
+@contextlib.contextmanager
+def usage_error(option: str | None = None) -> Iterator[None]:
+    """Convert Refused to an error of usage.
+
+    Errors   typer.BadParameter
+    """
+    try:
+        yield
+    except Refused as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 def _annotated(hint: Any) -> Any:
     """Return a hint without the None that Python 3.10 adds to it if the default is None."""
     first = next(iter(get_args(hint)), None)
@@ -190,7 +207,10 @@ def _annotated(hint: Any) -> Any:
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass."""
+    """Replace each parameter that is annotated with a dataclass of options by the fields of the dataclass.
+
+    `OutputOptions` are applied before the command runs.
+    """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
@@ -212,6 +232,8 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
+            if kind is OutputOptions:
+                values[name].apply()
         command(**values)
 
     ordered = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]

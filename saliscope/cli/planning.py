@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saliscope.runs.results import duration
+from saliscope.runs.formats import duration, plural
 
 if TYPE_CHECKING:
     from saliscope.runs.settings import Settings
@@ -48,10 +47,9 @@ class Plan:
         """Return the plan for the terminal."""
         chosen = self.settings
         layer = f" at {chosen.layer}" if chosen.layer else ""
-        count = "1 image" if self.images == 1 else f"{self.images:,} images"
         lines = [
-            f"{count} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target {chosen.target}, batches of "
-            f"{chosen.batch_size}."
+            f"{plural(self.images, 'image')} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target "
+            f"{chosen.target}, batches of {chosen.batch_size}."
         ]
         if not self.measured:
             return "\n".join([*lines, "No time was estimated: none of the first images could be read."])
@@ -135,7 +133,7 @@ def measure(
     count = sum(1 for _ in job.listing)
     workers = arguments["workers"]
     if workers is None:
-        workers = 0 if count <= runs.FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+        workers = runs.default_workers(count)
     each = max(1, measured)
     exists = open_store(out).read(SETTINGS) is not None
     return Plan(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TextIO
 
-from saliscope.runs.results import duration
+from saliscope.runs.formats import duration, plural
 
 RESUMABLE = "Interrupted. Finished batches are kept; run the same command again to resume."
 EVERY = 30.0
@@ -42,10 +43,15 @@ LOG = Log()
 
 
 class Progress:
-    """A progress line. Call it with the number of finished images and the total number, inside a `with` block."""
+    """A progress line. Call it with the number of finished images and the total number, inside a `with` block.
 
-    def __init__(self, verb: str, interrupted: str = RESUMABLE) -> None:
-        self.verb, self.interrupted = verb, interrupted
+    `stop` is called with the same numbers, and may end the command.
+    """
+
+    def __init__(
+        self, verb: str, interrupted: str = RESUMABLE, stop: Callable[[int, int | None], object] | None = None
+    ) -> None:
+        self.verb, self.interrupted, self.stop = verb, interrupted, stop
         self.shown, self.start, self.width = 0.0, 0.0, 0
         self.first: int | None = None
         self.errors = 0
@@ -70,7 +76,13 @@ class Progress:
         self.shard = shard, shards
 
     def __call__(self, done: int, total: int | None) -> None:
-        """Show the progress, at most five times per second. The total is None if it is not known yet."""
+        """Show the progress. The total is None if it is not known yet."""
+        self._show(done, total)
+        if self.stop is not None:
+            self.stop(done, total)
+
+    def _show(self, done: int, total: int | None) -> None:
+        """Show the progress, at most five times per second."""
         now = time.monotonic()
         if self.first is None:  # earlier batches and the start-up time do not count for the speed
             self.first, self.start = done, now
@@ -109,7 +121,7 @@ class Progress:
             if total is not None:
                 parts.append(f"{duration((total - done) / speed)} left")
         if self.errors:
-            parts.append("1 error" if self.errors == 1 else f"{self.errors:,} errors")
+            parts.append(plural(self.errors, "error"))
         if self.shard is not None and done != total:
             shard, shards = self.shard
             parts.append(f"shard {shard:,}" + ("" if shards is None else f" of {shards:,}"))

@@ -9,7 +9,7 @@ import typer
 
 from saliscope import runs
 from saliscope.cli import messages
-from saliscope.cli.options import Device, Offline, OutputOptions, expand, refuse_folder, set_offline
+from saliscope.cli.options import Device, Offline, OutputOptions, expand, refuse_folder, usage_error
 from saliscope.cli.progress import Progress
 
 Run = Annotated[str, typer.Argument(help=messages.FOLDER)]
@@ -29,11 +29,11 @@ def report(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
-    set_offline(offline)
+    from saliscope.runs.report.links import check_link  # numpy takes a moment to start
+
     refuse_folder(out)
-    if link is not None and not link.startswith(("http://", "https://")):
-        raise typer.BadParameter(messages.NOT_A_URL.format(text=link), param_hint="--link")
+    with usage_error("--link"):
+        check_link(link)
     region = _parse_box(box)
     with Progress(messages.REPORTING, messages.NOT_RESUMABLE) as progress:
         done = runs.open(folder).report(
@@ -55,8 +55,6 @@ def evaluate(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
-    set_offline(offline)
     keep_freed_memory()
     names = [name.strip() for name in metrics.split(",") if name.strip()] or [metrics]
     with Progress(messages.EVALUATING, messages.NOT_RESUMABLE) as progress:
@@ -76,8 +74,6 @@ def compare(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
-    set_offline(offline)
     refuse_folder(out)
     with Progress(messages.COMPARING, messages.NOT_RESUMABLE) as progress:
         done = runs.open(run_a).compare(runs.open(run_b), out, match=match, progress=progress)
@@ -93,8 +89,6 @@ def export(
     *,
     output: OutputOptions,
 ) -> None:
-    output.apply()
-    set_offline(offline)
     if to not in FORMATS:
         raise typer.BadParameter(messages.NOT_A_TARGET.format(text=to), param_hint="--to")
     with Progress(messages.EXPORTING, messages.NOT_RESUMABLE) as progress:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from enum import IntEnum
 from types import FrameType, TracebackType
 from typing import Any
 
-TERMINATED = 143
-"""Exit code of a command that was stopped by SIGTERM, as in a shell."""
+
+class Exit(IntEnum):
+    """Exit codes of the commands. Typer exits with 2 for usage errors."""
+
+    DONE = 0
+    ERROR = 1
+    UNREADABLE = 3
+    INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class Terminated(Exception):
@@ -39,7 +47,7 @@ class StopOnTerminate:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._running or self._received:
-            sys.exit(TERMINATED)
+            sys.exit(Exit.TERMINATED)
         self._received = True
 
     def __call__(self, done: int, total: int | None) -> None:

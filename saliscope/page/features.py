@@ -10,6 +10,7 @@ from saliscope.page.api import snippets
 from saliscope.page.batch import batch
 from saliscope.page.channels import arithmetic, changing, channels
 from saliscope.page.compare import compare
+from saliscope.page.concepts import concepts
 from saliscope.page.erase import erase
 from saliscope.page.lab import lab
 from saliscope.page.maps import maps
@@ -27,6 +28,7 @@ FEATURES = (
     changing,
     channels,
     compare,
+    concepts,
     erase,
     lab,
     maps,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from saliscope.compute import api_messages, messages
 from saliscope.compute.channels import messages as channels_messages
 from saliscope.compute.compare import messages as compare_messages
+from saliscope.compute.concepts import messages as concepts_messages
 from saliscope.compute.erase import messages as erase_messages
 from saliscope.compute.lab import messages as lab_messages
 from saliscope.compute.models import messages as models_messages
@@ -20,6 +21,7 @@ from saliscope.page.batch import messages as batch_messages
 from saliscope.page.batch import parts as batch
 from saliscope.page.channels import parts as channels
 from saliscope.page.compare import parts as compare
+from saliscope.page.concepts import parts as concepts
 from saliscope.page.elements import Element, Part, box
 from saliscope.page.erase import parts as erase
 from saliscope.page.lab import parts as lab
@@ -95,6 +97,7 @@ VIEWS = (
     View("models", models_messages.TITLE, (models.MODELS,), within="compare", part=models_messages.PART),
     View("ranking", ranking_messages.RANKING, (ranking.RANKING,), within="compare"),
     View("features", channels_messages.FEATURES, (channels.CHANGE, _channels())),
+    View("concepts", concepts_messages.TITLE, (concepts.CONCEPTS,), in_menu=True),
     View("many", batch_messages.BATCH, (batch.MANY_HEAD, batch.MANY)),
     View("erase", erase_messages.ERASE, (erase.ERASE,), in_menu=True),
     View("lab", lab_messages.LAB, _lab(), in_menu=True),

@@ -9,6 +9,7 @@ import { mount as channelFacts } from "./channels/channel_facts.js";
 import { mount as channels } from "./channels/channels.js";
 import { mount as unit } from "./channels/unit.js";
 import { mount as compare } from "./compare/compare.js";
+import { mount as concepts } from "./concepts/concepts.js";
 import { mount as erase } from "./erase/erase.js";
 import { mount as interventions } from "./interventions/interventions.js";
 import { mount as depth } from "./lab/depth.js";
@@ -53,6 +54,7 @@ export const MODULES = {
   "channels/channels": channels,
   "channels/unit": unit,
   "compare/compare": compare,
+  "concepts/concepts": concepts,
   "erase/erase": erase,
   "interventions/interventions": interventions,
   "lab/depth": depth,

@@ -72,6 +72,7 @@
  * @property {Channels} channels
  * @property {Object<number, any>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
+ * @property {string[]} uploaded server paths of the images of a batch, once all are uploaded
  * @property {?any[]} comparison panels that the comparison has yet to show
  * @property {?any[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
@@ -113,6 +114,7 @@ export const state = {
   checked: null,
   view: "",
   steps: null,
+  uploaded: [],
 };
 
 const listeners = new Map(); // sets of functions by key

@@ -5,10 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from PIL import Image
 
+from explainers import MethodName
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
@@ -16,30 +18,24 @@ from saliscope.runs import export as exporting
 from saliscope.runs import preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
-from saliscope.runs.compare import texts
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.finished.masks import find_masks
+from saliscope.runs.formats import duration, plural
 from saliscope.runs.report import metadata as lists
+from saliscope.runs.report.links import check_link
 from saliscope.runs.results import (
     ComparisonResult,
     EvaluationResult,
     ExportResult,
     IndexResult,
     ReportResult,
-    count_images,
-    duration,
 )
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from explainers import MethodName
 
 Progress = Callable[[int, int], object]
 """Called with the number of finished images and the total number. An exception in it stops the work."""
@@ -281,12 +277,13 @@ class Run(FinishedRun):
                  mask: a mask image (white is inside), or a folder with one mask per image, for the same
                  link: the URL of the page, to open images of the report in it
                  metadata: a list with a column path and other columns, whose values are compared by accuracy
-        Errors   Refused for an invalid box, mask or list, a run without a readable image, and a full disk
+        Errors   Refused for an invalid box, mask, link or list, a run without a readable image, and a full disk
 
         Example
             >>> run.report("report.html").missing
             0
         """
+        check_link(link)
         model = self._moved(device)
         needed = mask is not None or metadata is not None
         paths = self.data.columns(["path"])["path"] if needed else pa.chunked_array([], pa.string())
@@ -298,13 +295,7 @@ class Run(FinishedRun):
                 missing.add(path)
             return image
 
-        def step(done: int, total: int) -> None:
-            if progress is not None:
-                progress(done, total)
-
-        page = reporting.write(
-            self.data,
-            out,
+        inputs = reporting.Report(
             read=read,
             model=model,
             box=box,
@@ -312,9 +303,9 @@ class Run(FinishedRun):
             link=link,
             metadata=None if metadata is None else lists.read(str(metadata), paths),
             source=self.source,
-            progress=step,
+            progress=progress,
         )
-        return ReportResult(page, len(missing))
+        return ReportResult(reporting.write(self.data, out, inputs), len(missing))
 
     def _moved(self, device: str) -> Model | None:
         """Return the network on a device, or None if it is not available or has changed."""
@@ -373,9 +364,7 @@ class Run(FinishedRun):
             >>> run.compare(runs.open("run"), "compare.html").agree
             2
         """
-        done = comparing.write(self, other, out, key=match, progress=progress)
-        sentences = texts.sentences(done.result, done.alignment)
-        return ComparisonResult(done.page, done.table, sentences=sentences, **texts.numbers(done.result))
+        return comparing.write(self, other, out, key=match, progress=progress)
 
     def export(self, to: str, out: str | Path, *, progress: Progress | None = None) -> ExportResult:
         """Copy the images that are still available with their rows and heatmaps into a new folder.
@@ -391,7 +380,7 @@ class Run(FinishedRun):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the main values by name, as `saliscope explain --format json` prints them."""
-        record = self.data.manifest["settings"]
+        record = self.data.settings
         names = "model method layer target where options batch_size precision seed".split()
         return {
             "folder": self.folder,
@@ -404,14 +393,14 @@ class Run(FinishedRun):
         }
 
     def __repr__(self) -> str:
-        return f"Run({self.folder!r}, {count_images(len(self))})"
+        return f"Run({self.folder!r}, {plural(len(self), 'image')})"
 
     def __str__(self) -> str:
         """Return a summary of the run and of the call that computed it."""
         counts, settings = self.counts, self.settings
-        start = f"{count_images(counts['images'])} in {self.folder!r}"
+        start = f"{plural(counts['images'], 'image')} in {self.folder!r}"
         if settings.where == WRONG:
-            wrong = count_images(counts["images"] - counts["unreadable"])
+            wrong = plural(counts["images"] - counts["unreadable"], "image")
             known = f"{counts['labeled']:,} with a known label"
             start = f"{wrong} with a wrong prediction, of {known}, in {self.folder!r}"
         lines = [start + self._work()]
@@ -420,11 +409,11 @@ class Run(FinishedRun):
         unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
         if settings.target == LABEL and unlabeled:
             lines.append(
-                f"{count_images(unlabeled)} without a label that is a class of the model: the predicted class is "
+                f"{plural(unlabeled, 'image')} without a label that is a class of the model: the predicted class is "
                 "explained."
             )
         if counts["unreadable"]:
-            lines.append(f"{count_images(counts['unreadable'])} could not be read; see the column error.")
+            lines.append(f"{plural(counts['unreadable'], 'image')} could not be read; see the column error.")
         return "\n".join(lines)
 
     def _work(self) -> str:

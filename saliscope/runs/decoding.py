@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
@@ -22,9 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, read
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Preparation
+from saliscope.zoo import Preparation
 
 Decode = Callable[[bytes], Image.Image]
 """Returns the image in the bytes of a file; raises ValueError with a message if it cannot be decoded."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,7 @@ from saliscope.runs.decoding import DecodedBatch
 from saliscope.runs.items import Item, reason_of
 from saliscope.runs.sentences import embed, find_sentences, target_of
 from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Classes, Settings
-from saliscope.zoo import devices, text
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
+from saliscope.zoo import Model, devices, text
 
 TOP = 5
 ROWS = 16
@@ -65,7 +62,7 @@ class Explainer:
         if index is None:
             near = self.classes.near(name)
             raise Refused(
-                f"--target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+                f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
             )
         return index
 

@@ -8,12 +8,12 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MOST_BYTES = 2**28
 """Bytes of an image above which nothing more is read; the decoder rejects much smaller files already."""
@@ -164,8 +164,9 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def _row_bytes(item: Item) -> bytes:
-    start, column = _read_row_group(os.getpid(), item.url, *_find_row_group(os.getpid(), item.url, item.row))
-    value = column[item.row - start].as_py()
+    starts = _group_starts(item.url)
+    group = max(i for i, start in enumerate(starts) if start <= item.row)
+    value = _read_row_group(item.url, group)[item.row - starts[group]].as_py()
     if isinstance(value, bytes):
         return value
     if isinstance(value, dict) and value.get("bytes"):
@@ -178,19 +179,11 @@ def _row_bytes(item: Item) -> bytes:
     return read(Item(item.path, item.label, name))
 
 
-def _find_row_group(_process: int, url: str, row: int) -> tuple[int, int]:
-    """Return the first row and the index of the row group that contains a row; Arrow files have one group."""
-    starts = _group_starts(_process, url)
-    group = max(i for i, start in enumerate(starts) if start <= row)
-    return starts[group], group
-
-
 @functools.lru_cache(maxsize=64)
-def _group_starts(_process: int, url: str) -> list[int]:
+def _group_starts(url: str) -> list[int]:
+    """Return the first row of each row group; Arrow files have one group."""
     if is_arrow(url):
         return [0]
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     fs, path = file_system(url)
     with pq.ParquetFile(path, filesystem=fs) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
@@ -198,20 +191,15 @@ def _group_starts(_process: int, url: str) -> list[int]:
 
 
 @functools.lru_cache(maxsize=1)
-def _read_row_group(_process: int, url: str, start: int, group: int) -> tuple[int, pa.ChunkedArray]:
-    """Return the images of one row group. The last group is cached, because a source is read in order.
-
-    `_process` is part of the key, so that a forked process reads the file itself.
-    """
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
+def _read_row_group(url: str, group: int) -> pa.ChunkedArray:
+    """Return the images of one row group. The last group is cached, because a source is read in order."""
     if is_arrow(url):
         table = arrow_table(url)
-        return start, table[str(image_column(table.schema))]
+        return table[str(image_column(table.schema))]
     fs, path = file_system(url)
     with pq.ParquetFile(path, filesystem=fs) as file:
         name = str(image_column(file.schema_arrow))
-        return start, file.read_row_group(group, columns=[name])[name]
+        return file.read_row_group(group, columns=[name])[name]
 
 
 def is_arrow(url: str) -> bool:
@@ -221,8 +209,6 @@ def is_arrow(url: str) -> bool:
 
 def arrow_table(url: str) -> pa.Table:
     """Return the table in an Arrow file or stream. Local files are memory-mapped."""
-    import pyarrow as pa  # slow to import, or an extra
-
     fs, path = file_system(url)
     source = pa.memory_map(path) if is_local(url) else pa.BufferReader(fs.cat_file(path))
     try:
@@ -237,7 +223,6 @@ IMAGE_COLUMNS = ("image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp
 
 def image_column(schema: pa.Schema) -> str | None:
     """Return the column of images: structs with bytes as in Hugging Face datasets, or bytes with a known name."""
-    import pyarrow as pa  # slow to import, or an extra
 
     def is_image(field: pa.Field) -> bool:
         if pa.types.is_struct(field.type):

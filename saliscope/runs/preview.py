@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,12 @@ from PIL import Image
 
 from explainers import Display, overlay
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.report.formats import by_size
+from saliscope.runs.formats import by_size
 from saliscope.runs.report.images import small
 from saliscope.runs.results import table
 from saliscope.runs.rows import map_of
+from saliscope.zoo import Preparation
 from saliscope.zoo.model import upright
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Preparation
 
 SHOWN = 6
 """Number of images, evenly spaced over the rows."""
@@ -32,7 +30,7 @@ GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1f
 
 def display(run: FinishedRun, values: Iterable[tuple[str, object]], text: str) -> Display:
     """Return the values of a run as a table and its images as a grid; `text` is shown by hosts without HTML."""
-    signed = not by_size(str(run.data.manifest["settings"].get("method", "")))
+    signed = not by_size(run.data.settings.get("method", ""))
     numbers = np.unique(np.linspace(0, max(0, len(run.data) - 1), SHOWN).round().astype(int))
     rows = run.data.take(numbers).to_pylist() if len(run.data) else []
     drawn = [(row, _draw(run, row, signed)) for row in rows]

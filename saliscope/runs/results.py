@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saliscope.runs.formats import duration, plural
+
 OPENERS = {
     "hf": "datasets.load_dataset({folder!r})",
     "coco": "pycocotools.coco.COCO({folder!r} + '/annotations.json')",
@@ -43,8 +45,8 @@ class ReportResult(Result):
         line = f"{str(self.page)!r}: {self.page.stat().st_size / 1e6:.1f} MB. Open it in a browser."
         if not self.missing:
             return line
-        verb = "is" if self.missing == 1 else "are"
-        return f"{line}\n{count_images(self.missing)} of the run {verb} not available anymore; only the maps are shown."
+        verb, count = "is" if self.missing == 1 else "are", plural(self.missing, "image")
+        return f"{line}\n{count} of the run {verb} not available anymore; only the maps are shown."
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,7 +68,7 @@ class EvaluationResult(Result):
 
     def __str__(self) -> str:
         lines = [metric["sentence"] for metric in self.metrics.values()]
-        end = f"Evaluated {count_images(self.images)} on {self.device}. Saved as {self.file!r}."
+        end = f"Evaluated {plural(self.images, 'image')} on {self.device}. Saved as {self.file!r}."
         return "\n".join([*lines, end])
 
     def _repr_html_(self) -> str:
@@ -122,8 +124,8 @@ class ExportResult(Result):
 
     def __str__(self) -> str:
         opener = OPENERS[self.to].format(folder=str(self.folder))
-        line = f"{count_images(self.written)} in {str(self.folder)!r}. Open it with {opener}."
-        gone = f"{count_images(self.missing)} left out: not available anymore, or changed."
+        line = f"{plural(self.written, 'image')} in {str(self.folder)!r}. Open it with {opener}."
+        gone = f"{plural(self.missing, 'image')} left out: not available anymore, or changed."
         return line if not self.missing else f"{line}\n{gone}"
 
 
@@ -139,12 +141,12 @@ class IndexResult(Result):
     def __str__(self) -> str:
         counts = self.counts
         speed = f"{self.new:,} new in {duration(self.seconds)}" if self.new else "the index was already finished"
-        size = f"{counts['channels']:,} channels and {count_images(counts['images'])}"
+        size = f"{counts['channels']:,} channels and {plural(counts['images'], 'image')}"
         lines = [f"{size} in {str(self.folder)!r}: {speed}."]
         alive = counts["channels"] - counts["dead"]
         lines.append(f"{counts['named']:,} of {alive:,} channels that are not dead have a name.")
         if failed := counts["unreadable"] + counts["skipped"]:
-            lines.append(f"{count_images(failed)} could not be read or indexed; see manifest.json.")
+            lines.append(f"{plural(failed, 'image')} could not be read or indexed; see manifest.json.")
         return "\n".join(lines)
 
 
@@ -157,19 +159,6 @@ def table(rows: Sequence[Sequence[object]], heads: Sequence[str] = ()) -> str:
 
 def _cell(tag: str, value: object) -> str:
     return f'<{tag} style="text-align: left">{html.escape(str(value))}</{tag}>'
-
-
-def count_images(count: int) -> str:
-    """Return the number with its noun."""
-    return "1 image" if count == 1 else f"{count:,} images"
-
-
-def duration(seconds: float) -> str:
-    """Format seconds, such as 45 s, 12 min, 3 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _mean(values: Mapping[str, Any]) -> str:

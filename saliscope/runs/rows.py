@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from saliscope.errors import Refused
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 _CLASS = pa.struct([("class", pa.string()), ("index", pa.int32()), ("probability", pa.float32())])
 _STATISTIC = pa.struct([("name", pa.string()), ("value", pa.float64())])  # `datasets` cannot read columns of maps
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ import torch
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.explaining import Explainer
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
 from saliscope.runs.sentences import find_sentences
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
@@ -30,11 +31,8 @@ from saliscope.runs.shards import Shards, read_manifest
 from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.runs.sources.partitions import WHOLE
-from saliscope.zoo import devices
+from saliscope.zoo import Model, Preparation, devices
 from saliscope.zoo.weights import weights_hash
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model, Preparation
 
 Report = Callable[[int, int | None], object]
 """Called with the number of finished images and the total number, None for a source that is listed during the run."""
@@ -65,11 +63,6 @@ class Job:
     source: str
     shards: Shards
 
-    @property
-    def items(self) -> list[Item]:
-        """All images. For a large source, this lists it."""
-        return self.listing.items
-
     def count(self) -> int | None:
         """Return the number of shards, or None if it is not known before the source has been listed."""
         return None if self.listing.count is None else -(-self.listing.count // self.settings.shard)
@@ -99,9 +92,11 @@ class Job:
         Errors   Refused if the disk is full, or the store cannot be written
         """
         if not self.shards.is_committed(shard):
+            self.shards.check_lock()
             rows, stored = self.shards.merge(shard, batches)
             counts = count_rows(stamp or stored, rows, Classes(self.model.labels))
             self.shards.commit(shard, batches, counts)
+            self.shards.add_shard(shard, counts)
 
     def close_planned(self, shard: PlannedShard) -> None:
         """Close a shard of this machine's own listing."""
@@ -119,7 +114,7 @@ class Job:
         if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
             raise Refused(
                 f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
-                "images or labels now. Choose another --out."
+                "images or labels now. Choose another folder."
             )
         return dict(manifest["counts"])
 
@@ -238,9 +233,9 @@ def load(settings: Settings) -> Model:
 
     model = zoo.load_model(settings.model, **settings.own)
     if model.task != "classification":
-        raise Refused(f"{model.name} is a {model.task} model. Choose a classifier with --model.")
+        raise Refused(f"{model.name} is a {model.task} model. Choose a classifier.")
     if model.channels not in (1, 3):
-        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+        raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another model.")
     return model
 
 
@@ -260,7 +255,7 @@ def _select_label(listing: Listing, name: str, model: Model) -> Listing:
     selected = listing.select(_HasLabel(name, Classes(model.labels)))
     if next(iter(selected), None) is None:
         labels = sorted(_first_labels(listing))
-        known = f"The labels are {_shorten(labels)}." if labels else "The source has no labels."
+        known = f"The labels are {shorten(labels, 8)}." if labels else "The source has no labels."
         raise Refused(f"No image has the label {name!r}. {known}")
     return selected
 
@@ -277,17 +272,13 @@ def _check_labels(settings: Settings, listing: Listing, model: Model) -> None:
     classes, labels = Classes(model.labels), sorted(_first_labels(listing))
     if any(classes.find(label) is not None for label in labels):
         return
-    option = "--where wrong" if settings.where == WRONG else "--target label"
+    option = "The filter wrong" if settings.where == WRONG else "The target label"
     if not labels:
         raise Refused(f"{option} needs labels, but no image has one. Use folders named by class or a list with labels.")
     raise Refused(
-        f"{option} needs labels that are classes of {model.name}, but none is: {_shorten(labels)}. Choose a matching "
-        "network, or pass its class names with --labels."
+        f"{option} needs labels that are classes of {model.name}, but none is: {shorten(labels, 8)}. Choose a matching "
+        "network, or pass its class names (labels)."
     )
-
-
-def _shorten(names: list[str]) -> str:
-    return ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
 
 
 def run(
@@ -327,22 +318,18 @@ class _Steps:
         """Images of finished batches so far; all of them from the start if the source is known."""
         self.waiting: deque[tuple[PlannedShard, int, bool]] = deque()
         """Shard, batch index, and whether it is the last one of its shard, of the batches that are being decoded."""
-        self._known = job.listing.count
-        self.todo = None if self._known is None else sum(len(batch) for _, _, batch in job.missing())
-        if self._known is not None and self.todo is not None:
-            self.finished = self._known - self.todo
-
-    @property
-    def total(self) -> int | None:
-        """The number of images, if it is known."""
-        return self._known
+        self.total, self.todo = job.listing.count, None
+        """The numbers of all images and of those in unfinished batches, None if the source is listed during the run."""
+        if self.total is not None:
+            self.todo = sum(len(batch) for _, _, batch in job.missing())
+            self.finished = self.total - self.todo
 
     def batches(self) -> Iterator[list[Item]]:
         """Yield the images of each batch. The reading processes are ahead of the batch that is explained."""
         for shard in self.job.planned():
             self.numbers.append(shard.number)
             missing = self.job.shards.finished.missing(shard)
-            if self._known is None:
+            if self.total is None:
                 self.finished += len(shard) - sum(len(batch) for _, batch in missing)
             if not missing:
                 self.job.close_planned(shard)
@@ -362,7 +349,7 @@ def _run(
     """Explain all unfinished images, and return their number."""
     job, new = steps.job, 0
     if workers is None:
-        workers = 0 if steps.todo is not None and steps.todo <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
+        workers = default_workers(steps.todo)
     pin = devices.copies_asynchronously(torch.device(explainer.device))
     if report is not None and steps.todo != 0:
         report(steps.finished, steps.total)
@@ -378,6 +365,11 @@ def _run(
         if report is not None:
             report(steps.finished + new, steps.total)
     return new
+
+
+def default_workers(images: int | None) -> int:
+    """Return the number of processes that decode; `images` is None for a source that is listed during the run."""
+    return 0 if images is not None and images <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
 def count_errors(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -30,13 +30,15 @@ REQUESTS = 16
 
 
 class RunData:
-    """The folder (or its URL), manifest and rows of a finished run. `table` replaces the files, for rows in memory."""
+    """The folder (or its URL), manifest and rows of a finished run."""
 
-    def __init__(self, folder: str | Path, manifest: dict[str, Any], table: pa.Table | None = None) -> None:
+    def __init__(self, folder: str | Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
-        if table is not None:
-            _check_columns(table.column_names, str(folder))
-        self._given = table
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The record of the settings of the run."""
+        return dict(self.manifest.get("settings", {}))
 
     @cached_property
     def store(self) -> Store:
@@ -46,15 +48,13 @@ class RunData:
     @property
     def _parts(self) -> list[str]:
         """The names of the files, in the order of the rows."""
-        return list(self.manifest["parts"]) if self._given is None else ["memory"]
+        return list(self.manifest["parts"])
 
     def _open(self, parts: Sequence[str]) -> dataset.Dataset:
         """Return the rows of some files, with the types of `SCHEMA`: another program may have written them again.
 
         Not all files are opened at once, because the metadata of a file takes 100 kB.
         """
-        if self._given is not None:
-            return dataset.dataset(self._given)
         paths, file_system = [self.store.path(part) for part in parts], None
         if isinstance(self.store, LocalStore):
             paths = list(map(os.path.abspath, paths))  # a relative path with a colon would be a URL
@@ -75,8 +75,6 @@ class RunData:
             return np.cumsum([0, *pool.map(self._count_rows, self._parts)], dtype=np.int64)
 
     def _count_rows(self, part: str) -> int:
-        if self._given is not None:
-            return len(self._given)
         (file,) = self._open([part]).get_fragments()
         _check_columns(file.physical_schema.names, f"{part} of {str(self.folder)!r}")
         return int(file.count_rows())
@@ -159,6 +157,5 @@ def _check_columns(names: Sequence[str], where: str) -> None:
     missing = [name for name in SCHEMA.names if name not in names]
     if missing:
         raise Refused(
-            f"{where} has no column {', '.join(missing)}. Pass the --out folder of `saliscope explain`, or run it "
-            "again."
+            f"{where} has no column {', '.join(missing)}. Pass the folder of `saliscope explain`, or run it again."
         )

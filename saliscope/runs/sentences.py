@@ -23,13 +23,13 @@ def find_sentences(settings: Settings, model: Model) -> Sentences | None:
         return None
     why = f"{model.name} compares images with sentences and has no classes."
     if settings.where == WRONG:
-        raise Refused(f"--where wrong needs classes, but {why} Omit it.")
+        raise Refused(f"The filter wrong needs classes, but {why} Omit it.")
     if settings.target in (PREDICTED, LABEL):
-        raise Refused(f'{why} Use --text "a photo of a dog", or two sentences: --text "a photo of a dog | a cat".')
+        raise Refused(f'{why} Use a sentence as the target, "a photo of a dog", or two: "a photo of a dog | a cat".')
     with _refuse_bad_sentences():
         found = text.parse(settings.target)
     if found is None:
-        raise Refused('--text is empty. Use a sentence, such as --text "a photo of a dog".')
+        raise Refused('The target is empty. Use a sentence, such as "a photo of a dog".')
     return found
 
 

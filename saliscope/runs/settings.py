@@ -67,13 +67,13 @@ class Settings:
             options.setdefault("seed", self.seed)
         if self.precision is not None:
             if self.precision not in PRECISIONS:
-                raise Refused(f"Invalid --precision {self.precision}. Use {', '.join(PRECISIONS)}.")
+                raise Refused(f"Invalid precision {self.precision!r}. Use {', '.join(PRECISIONS)}.")
             if "precision" in method.options:
                 options["precision"] = self.precision
             elif self.precision == "bf16":
-                raise Refused(f"{self.method} computes in float32, so --precision bf16 is not supported. Omit it.")
+                raise Refused(f"{self.method} computes in float32, so the precision bf16 is not supported. Omit it.")
         if self.layer is not None and not method.takes_layer:
-            raise Refused(f"{self.method} explains the input, so --layer {self.layer} is not supported. Omit it.")
+            raise Refused(f"{self.method} explains the input, so the layer {self.layer!r} is not supported. Omit it.")
         for name, value in options.items():
             if name not in method.options:
                 known = ", ".join(method.options) or "none"
@@ -94,27 +94,24 @@ class Settings:
         if self.method not in METHODS:
             suggestion = did_you_mean(map(repr, nearest(self.method, METHODS)))
             raise Refused(f"Unknown method {self.method!r}. {suggestion}Run `saliscope methods` to see all methods.")
-        for name, value in {"--batch-size": self.batch_size, "shard": self.shard}.items():
+        for name, value in {"batch_size": self.batch_size, "shard": self.shard}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise Refused(f"Invalid {name} {value!r}. Use an integer of at least 1.")
         if not isinstance(self.target, str):
             raise Refused(f"Target {self.target!r} is not a string. Use predicted, label, or a class: {self.target!s}.")
         if METHODS[self.method].returns not in ("grid", "pixels", "heat"):
-            raise Refused(f"{self.method} returns {METHODS[self.method].returns}, not a map. Choose another --method.")
+            raise Refused(f"{self.method} returns {METHODS[self.method].returns}, not a map. Choose another method.")
         if self.where and self.where != WRONG and not self.only_label:
-            raise Refused(f"Invalid --where {self.where!r}. Use wrong, or label=NAME.")
+            raise Refused(f"Invalid where {self.where!r}. Use wrong, or label=NAME.")
         self.method_options()
 
     def record(self, model: Model, listing: str) -> dict[str, Any]:
         """Return the record of a run that is stored in its folder; runs with equal records have equal rows."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
         interface = repr((model.labels, model.preparation))  # a file of labels may have changed
         return {
-            **fields,
+            **dataclasses.asdict(self),
             "model": name,
-            "own": dict(self.own),
-            "options": dict(self.options),
             "images": listing,
             "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
         }
@@ -128,20 +125,20 @@ def check_engine(
     Errors   Refused
     """
     if workers is not None and workers < 0:
-        raise Refused(f"Invalid --workers {workers}. Use at least 0.")
+        raise Refused(f"Invalid workers {workers}. Use at least 0.")
     if engine not in ("local", "ray"):
         raise Refused(f"Unknown engine {engine!r}. Use local or ray.")
     if engine == "ray" and device not in ("auto", "cpu", "cuda", "mps", "xpu"):
         raise Refused(
-            f"Invalid --device {device} with ray: Ray assigns the devices of a machine to its workers. Use auto, cpu, "
+            f"Invalid device {device!r} with ray: Ray assigns the devices of a machine to its workers. Use auto, cpu, "
             "cuda, mps or xpu."
         )
-    only = {"--address": address, "--gpus": gpus, "--min-workers": min_workers}
+    only = {"address": address, "gpus": gpus, "min_workers": min_workers}
     given = [name for name, value in only.items() if value]
     if engine == "local" and given:
-        raise Refused(f"{given[0]} needs --engine ray.")
+        raise Refused(f"{given[0]} needs the engine ray.")
     if min_workers and workers and min_workers > workers:
-        raise Refused(f"--min-workers {min_workers} is more than the maximum, --workers {workers}.")
+        raise Refused(f"min_workers {min_workers} is more than the maximum, workers {workers}.")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

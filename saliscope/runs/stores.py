@@ -44,8 +44,8 @@ def refuse_disk_errors(folder: str | Path) -> Iterator[None]:
 
 def _advice(folder: str | Path) -> str:
     if is_local(str(folder)):
-        return "Choose another --out."
-    return "Check the name and the credentials, or choose another --out. Finished batches are kept."
+        return "Choose another folder."
+    return "Check the name and the credentials, or choose another folder. Finished batches are kept."
 
 
 class LocalStore:

@@ -209,7 +209,9 @@ def test_reports_have_the_unit_of_the_scores(files: Path, tmp_path: Path) -> Non
             copyfile(files / "images" / "0.png", path)
         data = run_of(files, name, tmp_path, images := tmp_path / f"images of {name}")
         model, out = zoo.load_model(f"ends_in_{name}"), tmp_path / "report.html"
-        report.write(data, out, read=lambda path, images=images: open_image(str(images / path)), model=model)
+        report.write(
+            data, out, report.Report(read=lambda path, images=images: open_image(str(images / path)), model=model)
+        )
         text = out.read_text(encoding="utf-8")
         assert f"difference ({word}): red" in text and "nan%" not in text.lower(), name
         assert ("the scores of the network are not probabilities" in text) == (name == "regression"), name

@@ -88,7 +88,7 @@ def _edit(edit: Edit, mask: Tensor, images: Tensor, second: Tensor | None, model
         else:
             images = torch.where(mask, _cover(edit.fill, images, second, model), images)
     images = whole.move(images, edit.whole)
-    if model is not None and whole.recolors(edit.whole):
+    if model is not None and whole.recolorings(edit.whole):
         images = _network_values(whole.recolor(_unit_values(images, model), edit.whole), model)
     return images
 

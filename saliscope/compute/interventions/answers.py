@@ -70,19 +70,25 @@ class Maps:
     """Below 1 if the run of a long method was stopped."""
 
 
-@dataclass(frozen=True)
-class Changed:
-    """The answer to a change: the classes, and the maps of the explained target unless they are still computed."""
+@dataclass(frozen=True, kw_only=True)
+class BeforeAfter:
+    """The classes before and after a change, and the maps of the subject unless they are still computed."""
 
     settings: Settings
     crop: Image.Image
+    classes: list[ClassChange]
+    subject: str
+    maps: Maps | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed(BeforeAfter):
+    """The answer to a change of channels."""
+
     change: Change
     place: Place
     total: int
     """Number of channels of the layer."""
-    classes: list[ClassChange]
-    subject: str
-    maps: Maps | None = None
     effects: torch.Tensor | None = None
     """For a change position by position: the change of the target's score by position, [h, w] as on the maps."""
     shown_cell: tuple[int, int] | None = None

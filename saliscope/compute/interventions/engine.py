@@ -67,16 +67,24 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
         else:
             options = _options(inputs, target)
             before, after, new = network.scores_and_map(name, settings.method.name, *given, **options)
-        explained, subject = _explained(settings, target, before)
-        classes = _classes(settings, before, after)
-        answer = Changed(settings, inputs.crop, change, place, total, classes, subject, **found)
+        shown, subject = explained(settings, target, before)
+        answer = Changed(
+            settings=settings,
+            crop=inputs.crop,
+            classes=class_changes(settings, before, after),
+            subject=subject,
+            change=change,
+            place=place,
+            total=total,
+            **found,
+        )
         if new is not None:
-            yield replace(answer, maps=_maps(_quick_old_map(inputs, explained, request), settings, new, 1.0))
+            yield replace(answer, maps=_maps(_quick_old_map(inputs, shown, request), settings, new, 1.0))
             return
     yield answer
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
-        yield replace(answer, maps=(yield from _long_maps(inputs, place, explained, request, turn)))
+        yield replace(answer, maps=(yield from _long_maps(inputs, place, shown, request, turn)))
 
 
 def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, None, _Inputs]:
@@ -97,7 +105,7 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
     return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
 
 
-def _explained(
+def explained(
     settings: Settings, target: int | explainers.Target | None, before: torch.Tensor
 ) -> tuple[int | explainers.Target, str]:
     """Return the target of both maps and its name: the top prediction is that of the unchanged network."""
@@ -107,7 +115,7 @@ def _explained(
     return target, quoted(settings.sentences) if settings.sentences else settings.names["target"]
 
 
-def _classes(settings: Settings, before: torch.Tensor, after: torch.Tensor) -> list[ClassChange]:
+def class_changes(settings: Settings, before: torch.Tensor, after: torch.Tensor) -> list[ClassChange]:
     """Return the classes that are among the most likely ones before or after, the most likely before first."""
     old, new = (engine.probabilities_of(settings, scores).double() for scores in (before, after))
     count = min(TOP, len(old))

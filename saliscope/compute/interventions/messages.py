@@ -9,7 +9,7 @@ from saliscope.compute.text_messages import number as number_text
 from saliscope.percentages import percent, points
 
 if TYPE_CHECKING:
-    from saliscope.compute.interventions.answers import Changed, ClassChange
+    from saliscope.compute.interventions.answers import BeforeAfter, Changed, ClassChange
 
 INVALID = "The change is not valid. Reload the page and try again."
 NONE_SELECTED = "No channel is selected. Select tiles, or enter channels such as 3, 17-24."
@@ -130,7 +130,7 @@ def _what(change: Any, step: Changed) -> str:
     return f"swapped with those of the second image at row {row + 1}, column {column + 1}"
 
 
-def row(each: ClassChange, step: Changed) -> list[str]:
+def row(each: ClassChange, step: BeforeAfter) -> list[str]:
     """Return a class with its values before and after, and the difference, as text."""
     loaded = step.settings.loaded
     if loaded.encodes_text or not loaded.has_probabilities:
@@ -142,7 +142,7 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}".replace("-", "−") if value else "0"
 
 
-def summary(step: Changed) -> str:
+def summary(step: BeforeAfter) -> str:
     """Return the effect on the top prediction in one sentence."""
     before = max(step.classes, key=lambda each: each.before)
     after = max(step.classes, key=lambda each: each.after)
@@ -151,14 +151,14 @@ def summary(step: Changed) -> str:
     return f"The prediction changes from {before.name} to {after.name}."
 
 
-def map_title(step: Changed) -> str:
+def map_title(step: BeforeAfter) -> str:
     """Return the heading of both maps."""
     settings = step.settings
     target = f" for {step.subject}" if settings.method.reads_class else ""
     return f"{settings.method.title}{target}"
 
 
-def note(step: Changed) -> str:
+def note(step: BeforeAfter) -> str:
     """Return a note on the maps: that they are equal, or that a long method was stopped early; or an empty string."""
     maps = step.maps
     if maps is None:

@@ -129,8 +129,8 @@ def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> lis
 def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Report:
     """Return the report on all images, or on the images that were done when the user stopped."""
     items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
-    from saliscope.runs import run as runs  # torch takes seconds to start
-    from saliscope.runs.report import write  # as above
+    from saliscope.runs import report as reporting  # torch takes seconds to start
+    from saliscope.runs import run as runs  # as above
     from saliscope.runs.settings import PREDICTED  # as above
     from saliscope.runs.settings import Settings as RunSettings  # as above
     from saliscope.runs.shards import open_run  # as above
@@ -143,7 +143,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
         settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
     )
     model, out = settings.loaded.model, folder / "run"
-    listing = Listing.of(items, "uploads", None)
+    listing = Listing.of(items, "uploads")
     job = runs.create_job(run_settings, listing, "uploads", out, model, str(settings.loaded.device))
     done = _run(job, report)
     if not done:
@@ -157,9 +157,8 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     def progress(count: int, total: int) -> None:
         report(Progress(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
 
-    page = write(
-        finished, folder / "report.html", read=lambda path: _open_image(paths[path]), model=model, progress=progress
-    )
+    inputs = reporting.Report(lambda path: _open_image(paths[path]), model, progress=progress)
+    page = reporting.write(finished, folder / "report.html", inputs)
     unreadable = int(finished.manifest["counts"]["unreadable"])
     title, method = settings.loaded.title, settings.method.title
     message = messages.finished(done, len(items), unreadable, title, method)

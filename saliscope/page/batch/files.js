@@ -75,6 +75,7 @@ export class FileChooser {
         : terms.selected[all === 1 ? 0 : 1].replace("{count}", all).replace("{size}", size);
     this.clear.hidden = !all;
     this.tryExamples.hidden = all > 0;
+    if (!left) update({ uploaded: entries.filter(({ url }) => url).map(({ path }) => path) });
     if (!left) for (const resolve of this.waiting.splice(0)) resolve();
   }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from saliscope import limits
+from saliscope.runs.formats import plural
 
 BATCH = "Batch"
 NONE = "No files selected. Choose images or a zip archive of images."
@@ -78,6 +79,6 @@ def drawing(done: int, total: int) -> str:
 def finished(done: int, total: int, unreadable: int, title: str, method: str) -> str:
     """Return the summary of a finished or stopped run."""
     read = done - unreadable
-    count = f"{read} of {total} images" if read < total else f"{read} image{'s' * (read != 1)}"
+    count = f"{read} of {total} images" if read < total else plural(read, "image")
     text = f"{'Stopped: ' * (done < total)}{count} explained with {method} for {title}"
     return text + (f"; {unreadable} could not be read." if unreadable else ".")

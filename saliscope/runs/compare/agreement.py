@@ -6,18 +6,15 @@ Both depend only on the order of the values in each map, so maps of different me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
 
+from explainers import rank_correlation
 from saliscope.runs.report.analysis.maps import MOST, pool
-from saliscope.runs.rows import unpack
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+from saliscope.runs.rows import Floats, unpack
 
 TOP = 0.1
 """The share of cells that count as the highest."""
@@ -90,10 +87,6 @@ def compare_maps(
 
     Returns  also the reason `[n]` for each NaN, else "", and the number of pairs for each pair of sizes
     """
-    import torch  # torch takes seconds to start
-
-    from explainers import rank_correlation  # as above
-
     count = len(a)
     correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
     reasons = np.full(count, "", dtype=object)

@@ -6,14 +6,11 @@ Two networks may crop images differently. Their maps are then compared on the pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from saliscope.runs import formats
 from saliscope.runs.compare.agreement import WHOLE, Box, Frame
-from saliscope.runs.report import formats
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
-    from saliscope.zoo import Preparation
+from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.zoo import Preparation
 
 SHAPES = ((1000, 1000), (1600, 1000), (1000, 1600), (3000, 1000))
 """Sizes of images for which the crops are compared."""
@@ -31,20 +28,18 @@ class Alignment:
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
     """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
-    by_size = [formats.by_size(str(run.data.manifest["settings"].get("method", ""))) for run in (a, b)]
+    by_size = [formats.by_size(run.data.settings.get("method", "")) for run in (a, b)]
 
     def frames(first: Box, second: Box) -> tuple[Frame, Frame]:
         return Frame(first, by_size[0]), Frame(second, by_size[1])
 
-    hashes = [run.data.manifest["settings"].get("labels_and_preprocessing") for run in (a, b)]
+    hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
     if hashes[0] is not None and hashes[0] == hashes[1]:
         return Alignment(frames(WHOLE, WHOLE), "Both networks received the same part of each image.")
     models = [run.try_model() for run in (a, b)]
     if models[0] is None or models[1] is None:
         names = " and ".join(
-            str(run.data.manifest["settings"].get("model"))
-            for run, model in zip((a, b), models, strict=True)
-            if not model
+            str(run.data.settings.get("model")) for run, model in zip((a, b), models, strict=True) if not model
         )
         return Alignment(
             None,

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from saliscope.errors import Refused
 from saliscope.runs.compare.agreement import Frame, compare_maps
 from saliscope.runs.compare.pairing import PATH, Pairing, pair
 from saliscope.runs.compare.statistics import Distribution
 from saliscope.runs.report.analysis.columns import class_names, distinct
-from saliscope.runs.run_data import BATCH
+from saliscope.runs.rows import Booleans, Floats, Integers
+from saliscope.runs.run_data import BATCH, RunData
 from saliscope.runs.settings import WRONG
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.run_data import RunData
-
-    Integers = NDArray[np.int64]
-    Booleans = NDArray[np.bool_]
-    Floats = NDArray[np.float64]
 
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 MAPS = "maps"
-KINDS = (GAINED, LOST, CHANGED, MAPS)
-"""The kinds of images that are shown."""
 LIGHT = (
     "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
 )
@@ -95,7 +86,7 @@ class Comparison:
     overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
     map_notes: Counter[str] = field(default_factory=Counter)
     map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
-    shown: dict[str, list[Shown]] = field(default_factory=lambda: {name: [] for name in KINDS})
+    shown: defaultdict[str, list[Shown]] = field(default_factory=lambda: defaultdict(list))
     """The images with the highest rank of each kind, the highest first."""
 
     def total(self, name: str) -> int:
@@ -124,7 +115,7 @@ class Comparer:
         """
         pairing = self.result.pairing
         if not pairing.paired:
-            hint = "" if pairing.key != PATH else " If their paths differ, use --match sha256."
+            hint = "" if pairing.key != PATH else " If their paths differ, match them by sha256."
             raise Refused(
                 f"The runs in {str(self.a.folder)!r} and {str(self.b.folder)!r} have no image in common.{hint}"
             )
@@ -258,8 +249,8 @@ def refuse_partial(a: RunData, b: RunData) -> None:
     Errors   Refused
     """
     for run in (a, b):
-        if run.manifest["settings"].get("where") == WRONG:
+        if run.settings.get("where") == WRONG:
             raise Refused(
-                f"The run in {str(run.folder)!r} has only wrong predictions (--where wrong), so it cannot be compared. "
-                "Run saliscope explain again without --where."
+                f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
+                "saliscope explain again for all images."
             )

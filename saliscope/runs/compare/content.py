@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from explainers import holm
 from saliscope.runs.compare import statistics, texts
+from saliscope.runs.compare.alignment import Alignment
 from saliscope.runs.compare.comparing import CHANGED, GAINED, LOST, MAPS, ONLY_A, ONLY_B, Comparison, Shown
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.maps import MOST, pack, pool
 from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.rows import map_of
-
-if TYPE_CHECKING:
-    from saliscope.runs.compare.alignment import Alignment
-    from saliscope.runs.finished.finished_run import FinishedRun
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 CLASSES, TRANSITIONS = 300, 100
 """Maximum number of rows of the tables; the Parquet file has all images."""
@@ -62,7 +61,7 @@ def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment
 
 
 def _name(run: FinishedRun) -> str:
-    settings = run.data.manifest["settings"]
+    settings = run.data.settings
     layer = f" at {settings['layer']}" if settings.get("layer") else ""
     return f"{settings.get('model', 'unknown model')}, {settings.get('method', 'unknown method')}{layer}"
 
@@ -73,8 +72,6 @@ def class_rows(result: Comparison) -> list[dict[str, Any]]:
     Classes with gained or lost images are tested (`p`, or None), and their p-values are adjusted. `bounds` are the
     difference of the accuracies and its interval, or None without labels.
     """
-    from explainers import holm  # torch takes seconds to start
-
     rows = sorted(result.classes.to_pylist(), key=lambda row: row["name"])
     tested = [row for row in rows if row["gained"] + row["lost"]]
     for row in rows:

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
+from saliscope.runs.compare import texts
 from saliscope.runs.compare.alignment import Alignment, align
-from saliscope.runs.compare.comparing import TABLE, Comparer, Comparison
+from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparer, Comparison
 from saliscope.runs.compare.content import gather
 from saliscope.runs.compare.pairing import PATH
+from saliscope.runs.compare.statistics import mcnemar
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report.page import DRAWING_SCRIPTS, render
+from saliscope.runs.results import ComparisonResult
 from saliscope.runs.shards import refuse_disk_errors
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
-
-
-@dataclass(frozen=True)
-class Written:
-    """The result of a comparison, and its files."""
-
-    result: Comparison
-    alignment: Alignment
-    page: Path
-    table: Path
 
 
 def write(
@@ -39,7 +28,7 @@ def write(
     *,
     key: str = PATH,
     progress: Callable[[int, int], object] | None = None,
-) -> Written:
+) -> ComparisonResult:
     """Compare two finished runs, and write a page and next to it a Parquet file of the same name.
 
     `key` is what identifies an image: "path", or "sha256" for its content. `progress` is called with the number of
@@ -66,4 +55,26 @@ def write(
         finally:
             temporary.unlink(missing_ok=True)
         path.write_text(text, encoding="utf-8")
-    return Written(comparer.result, alignment, path, table)
+    return _summarize(comparer.result, alignment, path, table)
+
+
+def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path) -> ComparisonResult:
+    """Return the main numbers of a comparison."""
+    labeled, correct_a, correct_b, gained, lost = map(result.total, CLASS_COUNTS[:5])
+    mean = result.correlation.mean()
+    return ComparisonResult(
+        page,
+        table,
+        paired=result.pairing.paired,
+        compared=result.compared,
+        agree=result.agree,
+        labeled=labeled,
+        correct_a=correct_a,
+        correct_b=correct_b,
+        gained=gained,
+        lost=lost,
+        p=mcnemar(gained, lost) if labeled else None,
+        rank_correlation=None if mean is None else mean.value,
+        changes=dict(result.changes),
+        sentences=texts.sentences(result, alignment),
+    )

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from saliscope.errors import Refused
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.run_data import RunData
-
-    Integers = NDArray[np.int64]
+from saliscope.runs.rows import Integers
+from saliscope.runs.run_data import RunData
 
 PATH, CONTENT = "path", "sha256"
 KEYS = (PATH, CONTENT)

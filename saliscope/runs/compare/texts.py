@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.runs.compare import statistics
+from saliscope.runs.compare.alignment import Alignment
+from saliscope.runs.compare.comparing import Comparison
+from saliscope.runs.formats import p_value, percent, plural
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.report.formats import p_value, percent, plural
-
-if TYPE_CHECKING:
-    from saliscope.runs.compare.alignment import Alignment
-    from saliscope.runs.compare.comparing import Comparison
 
 LEVEL = 0.05
 
@@ -120,19 +118,3 @@ def sentences(result: Comparison, alignment: Alignment) -> list[str]:
     alone = f"{result.changes['only_a']:,} only in A, {result.changes['only_b']:,} only in B"
     first = f"{plural(pairing.paired, 'image')} in both runs; {alone}."
     return [first, *accuracy_lines(result), *map_lines(result, alignment)]
-
-
-def numbers(result: Comparison) -> dict[str, Any]:
-    """Return the main numbers of a comparison."""
-    names = ("labeled", "correct_a", "correct_b", "gained", "lost")
-    counts = {name: result.total(name) for name in names}
-    mean = result.correlation.mean()
-    return {
-        "paired": result.pairing.paired,
-        "compared": result.compared,
-        "agree": result.agree,
-        **counts,
-        "p": statistics.mcnemar(counts["gained"], counts["lost"]) if counts["labeled"] else None,
-        "rank_correlation": None if mean is None else mean.value,
-        "changes": dict(result.changes),
-    }

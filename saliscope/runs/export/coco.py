@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saliscope.runs.export.heatmaps import place
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 HALF = 0.5
 
@@ -27,7 +24,7 @@ class CocoWriter:
 
     def __init__(self, folder: Path, run: FinishedRun) -> None:
         self.folder, self.preparation = folder, run.model.preparation
-        self.settings = run.data.manifest["settings"]
+        self.settings = run.data.settings
         self.images: list[dict[str, Any]] = []
         self.annotations: list[dict[str, Any]] = []
         names = run.data.manifest.get("classes") or []

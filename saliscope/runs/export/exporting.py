@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from saliscope.errors import Refused
 from saliscope.runs.export import coco, fiftyone, huggingface
 from saliscope.runs.export.heatmaps import heatmap
 from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.results import ExportResult
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.shards import refuse_disk_errors
-
-if TYPE_CHECKING:
-    from saliscope.runs.finished.finished_run import FinishedRun
 
 ROWS = 32
 """Rows that are read at once, with their images."""
@@ -54,7 +52,7 @@ def export(
         raise Refused(f"Unknown format {to!r}. Use {', '.join(FORMATS)}.")
     folder = Path(out).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another --out.")
+        raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another one.")
     model = run.model  # its preprocessing determines the region of a map
     written = missing = 0
     with refuse_disk_errors(folder), _remove_unfinished(folder):

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 
 class FiftyOneWriter:
@@ -26,7 +25,7 @@ class FiftyOneWriter:
         self.folder, self.count = folder, 0
         for name in ("data", "fields/heatmap"):
             (folder / name).mkdir(parents=True)
-        info = {"saliscope": run.data.manifest["settings"], "source": run.data.manifest.get("source")}
+        info = {"saliscope": run.data.settings, "source": run.data.manifest.get("source")}
         content = {"name": "saliscope", "media_type": "image", "info": info}
         (folder / "metadata.json").write_text(json.dumps(content, default=str), encoding="utf-8")
         self.file = open(folder / "samples.json", "w", encoding="utf-8")  # noqa: SIM115  (open until the end)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.zoo import Preparation
-
-    Floats = NDArray[np.float64]
+from saliscope.runs.rows import Floats
+from saliscope.zoo import Preparation
 
 SIDE = 512
 """Maximum length of the longer side of a heatmap; a larger one has no more detail than a map."""

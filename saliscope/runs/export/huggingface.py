@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-if TYPE_CHECKING:
-    from saliscope.runs.export.record import Record
-    from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export.record import Record
+from saliscope.runs.finished.finished_run import FinishedRun
 
 SHARD = 2**28
 """Bytes of images and heatmaps per shard."""
@@ -41,7 +40,7 @@ class HuggingFaceWriter:
         self.rows: list[dict[str, Any]] = []
         self.size = 0
         self.folder.mkdir()
-        settings = run.data.manifest["settings"]
+        settings = run.data.settings
         text = (
             "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*.parquet\n---\n"
             f"Images with predictions of {settings.get('model')} and maps of {settings.get('method')}.\n"

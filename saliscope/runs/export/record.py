@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from saliscope.runs.export.heatmaps import Heatmap
+from saliscope.runs.export.heatmaps import Heatmap
 
 COLUMNS = "path label prediction probability label_probability correct target score".split()
 """The columns of a row that every format has."""

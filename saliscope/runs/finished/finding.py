@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from saliscope.runs.items import Item
 from saliscope.runs.run_data import RunData
@@ -24,7 +22,10 @@ class RowIndex:
 
     def __init__(self, data: RunData, column: str) -> None:
         self._data, self._column = data, column
-        parts = [_hashes(table[column].to_pylist()) for _, table in data.batches([column])]
+        parts = [
+            np.fromiter(map(hash, table[column].to_pylist()), np.int64, len(table))
+            for _, table in data.batches([column])
+        ]
         self._values = np.concatenate([np.zeros(0, np.int64), *parts])
 
     def find(self, value: str, wanted: str) -> str | None:
@@ -34,10 +35,6 @@ class RowIndex:
             if found[self._column][0].as_py() == value:
                 return None if found[wanted][0].as_py() is None else str(found[wanted][0])
         return None
-
-
-def _hashes(values: Sequence[str | None]) -> NDArray[np.int64]:
-    return np.fromiter(map(hash, values), np.int64, len(values))
 
 
 class Finder:
@@ -59,7 +56,7 @@ class Finder:
         start = location.start(location.name)
         if tars.is_tar(start):
             return "tar"
-        if start.startswith(b"PAR1") or tables.is_arrow_start(start):
+        if tables.is_table(start):
             return "table" if tables.has_images(location, location.name) else "list"
         return "list" if suffix(location.name) in lists.SUFFIXES or lists.is_text(start) else "folder"
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
@@ -17,11 +17,9 @@ from saliscope.runs.items import is_local, read
 from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
+from saliscope.zoo import Model, ModelUnavailable
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.weights import weights_hash
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 
 class FinishedRun:
@@ -34,7 +32,7 @@ class FinishedRun:
     @cached_property
     def settings(self) -> Settings:
         """The settings of the run."""
-        stored = Settings.of(self.data.manifest["settings"])
+        stored = Settings.of(self.data.settings)
         own = dict(stored.own)
         if isinstance(own.get("size"), list):
             own["size"] = tuple(own["size"])
@@ -125,8 +123,6 @@ class FinishedRun:
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""
-        from saliscope.zoo import ModelUnavailable  # torch takes seconds to start
-
         try:
             return self.model
         except (Refused, ModelUnavailable):

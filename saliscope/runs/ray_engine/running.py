@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 import explainers
 import saliscope
 from saliscope import install, resources
@@ -57,8 +59,10 @@ def run(
     """
     start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
-        raise Refused(f"--engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
-    workers = _with_threads(workers or Workers())
+        raise Refused(f"The engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
+    workers = workers or Workers()
+    if workers.cpus is None:
+        workers = replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
     with job.shards.writing():
         if (counts := job.finished_counts()) is not None:
             return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
@@ -74,16 +78,6 @@ def run(
             vain = vain + 1 if collector.new == before else 0
         counts = job.finish(time.perf_counter() - start, collector.numbers())
     return Summary(job.shards.folder, counts, collector.new, time.perf_counter() - start)
-
-
-def _with_threads(workers: Workers) -> Workers:
-    import torch  # torch takes seconds to start
-
-    return (
-        workers
-        if workers.cpus is not None
-        else replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
-    )
 
 
 def _receive(task: Task) -> Iterator[dict[str, Any]]:
@@ -215,10 +209,9 @@ class Collector:
         if index >= 0:
             if shards.has(shard, index):
                 return
-            if result["closes"]:  # a worker has written the rows, and writes the shard
-                shards.add_batch(shard, index, result["stamp"].digest)
-            else:
+            if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
                 shards.write_batch(shard, index, result["rows"], result["stamp"])
+            shards.add_batch(shard, index, result["stamp"].digest)
             self.new += result["count"]
         if not result["closes"] and self._open.finish(result):
             self.job.close(shard, result["batches"])

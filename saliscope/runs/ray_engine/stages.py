@@ -11,7 +11,11 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import torch
+
 from saliscope.runs.decoding import DecodedBatch, ImageReader
+from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine.task import (
     LISTING,
     READING,
@@ -22,16 +26,15 @@ from saliscope.runs.ray_engine.task import (
     list_partition,
     picklable,
 )  # fmt: skip
-from saliscope.runs.settings import Settings
+from saliscope.runs.run import count_errors, count_rows
+from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
+from saliscope.zoo import Model, devices
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from ray.data import Dataset
-
-    from saliscope.zoo import Model
+    from ray.data import Dataset  # an extra
 
 GROUPS = 2000
 """Maximum number of tasks that list; if there are more partitions, a task lists several."""
@@ -140,8 +143,6 @@ def _describe(batch: Batch) -> dict[str, Any]:
 
 def _row(*, batch: Any = None, decoded: Any = None, rows: Any = None, result: Any = None) -> pa.Table:
     """Return a row of Ray Data. With `result` alone, the other stages pass it on."""
-    import pyarrow as pa  # slow to import, or an extra
-
     values = {"batch": batch, "decoded": decoded, "rows": rows, "result": result}
     packed = {name: [None if value is None else pickle.dumps(value)] for name, value in values.items()}
     return pa.table({name: pa.array(value, pa.large_binary()) for name, value in packed.items()})
@@ -167,10 +168,6 @@ class Explain:
 
     def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
         import ray  # slow to import, or an extra
-        import torch  # torch takes seconds to start
-
-        from saliscope.runs.explaining import Explainer  # imports torch or an extra
-        from saliscope.zoo import devices  # as above
 
         torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
@@ -180,8 +177,6 @@ class Explain:
 
     def __call__(self, row: pa.Table) -> pa.Table:
         """Return the rows of a batch, or an error, which the starting process raises."""
-        from saliscope.runs.run import count_errors  # imports torch
-
         decoded: DecodedBatch | None = _load(row, "decoded")
         if decoded is None:
             return row
@@ -262,9 +257,6 @@ def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[st
 
     This runs in a task on any machine, because the rows are not sent to the process that started the run.
     """
-    from saliscope.runs.run import count_rows  # imports torch
-    from saliscope.runs.settings import Classes  # as above
-
     files = ShardFiles(open_store(out))
     try:
         rows, stamp = files.merge(shard, batches)

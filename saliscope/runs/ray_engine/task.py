@@ -5,16 +5,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from saliscope.runs.decoding import Decode
 from saliscope.runs.items import Item
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards.planning import Finished, plan
 from saliscope.runs.sources import Partition
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 READING = 0.5
 """CPUs of a task that reads and decodes: half of its time is spent waiting for the disk or the network."""
@@ -91,11 +88,6 @@ class Task:
     def first(self) -> list[Item]:
         """Return the first images of the source."""
         return next(self.partitions[0][1](), [])
-
-    def unfinished(self) -> Iterator[Batch | End]:
-        """Yield the unfinished batches of all partitions, and the end of each."""
-        for number, partition in self.partitions:
-            yield from list_partition(number, partition, self.settings, self.finished)
 
 
 def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:

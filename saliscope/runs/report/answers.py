@@ -9,25 +9,23 @@ image that a fault explains is not evidence for the next one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
+from explainers import holm
+from saliscope.runs.formats import percent, plural
 from saliscope.runs.report.analysis import slices as slicing
-from saliscope.runs.report.analysis.clusters import GRID
+from saliscope.runs.report.analysis.calibration import Calibration
+from saliscope.runs.report.analysis.clusters import GRID, Cluster
+from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import LabelErrors, RandomLabels, estimate_random
 from saliscope.runs.report.analysis.shortcuts import Candidate, describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice, Slices
 from saliscope.runs.report.analysis.summary import Confusions, Pair, Rate, unreadable
-from saliscope.runs.report.formats import percent, plural
+from saliscope.runs.report.context import Context
 from saliscope.runs.report.preprocessing import Trial, try_others
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.report.analysis.calibration import Calibration
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.context import Context
 
 SHOWN = 3
 """Answers with a sentence and images."""
@@ -62,18 +60,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Results:
-    """The results of a report that become answers."""
-
-    slices: Slices | None
-    unreadable: Slices | None
-    candidates: list[Candidate]
-    errors: LabelErrors | None
-    confusions: Confusions
-    calibration: Calibration | None
-
-
-@dataclass(frozen=True)
 class Answers:
     """The answers, the most important first, and what was tested."""
 
@@ -88,20 +74,34 @@ class Answers:
         return [row for answer in self.all[:SHOWN] for row in answer.rows]
 
 
-def find_answers(page: Context, results: Results) -> Answers:
-    """Return the answers of a report."""
-    return _Search(page, results).run()
+@dataclass(frozen=True)
+class Results:
+    """The results of a run that determine what is on its page. Slices are by accuracy, and by readability."""
+
+    page: Context
+    clusters: list[Cluster]
+    candidates: list[Candidate]
+    errors: LabelErrors | None
+    confusions: Confusions
+    calibration: Calibration | None
+    slices: Slices | None
+    unreadable: Slices | None
+
+    @cached_property
+    def answers(self) -> Answers:
+        """What is wrong in the run."""
+        return _Search(self).run()
 
 
 class _Search:
     """The search for answers. `explained` `[n]` are the images that the faults found so far explain."""
 
-    def __init__(self, page: Context, results: Results) -> None:
-        self.page, self.results, self.columns = page, results, page.columns
-        self.explained = np.zeros(len(page.columns), dtype=bool)
+    def __init__(self, results: Results) -> None:
+        self.page, self.results, self.columns = results.page, results, results.page.columns
+        self.explained = np.zeros(len(self.columns), dtype=bool)
         self.found: list[Answer] = []
         self.random: RandomLabels | None = None
-        self.classes = max(len(page.names), 1 + int(page.columns.prediction_index.max(initial=-1)))
+        self.classes = max(len(self.page.names), 1 + int(self.columns.prediction_index.max(initial=-1)))
 
     def run(self) -> Answers:
         trial = None
@@ -174,7 +174,7 @@ class _Search:
                 )
             else:
                 problem = f"The names of {len(cycle)} classes are in another order: {', '.join(names[:6])}."
-            advice = "Check the order of the names (--labels), or the names of the folders."
+            advice = "Check the order of the class names, or the names of the folders."
             self._add("names", problem, advice, self._row_of(names[0], names[1]), here, self._confident(here))
             self.explained |= np.isin(index, cycle)
 
@@ -254,8 +254,6 @@ class _Search:
 
     def _find_confusion(self) -> None:
         """The most frequent confusion that no fault explains, as an observation."""
-        from explainers import holm  # torch takes seconds to start
-
         columns = self.columns
         free = columns.wrong & ~self.explained
         pairs = [each for each in self.results.confusions.pairs[:MOST] if each.count >= FEW]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from saliscope.errors import Refused
-from saliscope.runs.report import answers, formats, images, links, metadata
+from saliscope.runs import formats
+from saliscope.runs.report import answers, images, links, metadata
 from saliscope.runs.report.analysis import (
     calibration,
     embedding,
@@ -26,16 +26,12 @@ from saliscope.runs.report.analysis import (
 from saliscope.runs.report.analysis.clusters import Cluster, find_clusters
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.embedding import Features
-from saliscope.runs.report.analysis.map_pass import MAPS, displayed, grid_size, read_all
+from saliscope.runs.report.analysis.map_pass import MAPS, Coverage, Region, displayed, grid_size, read_all
 from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region
 from saliscope.runs.report.context import Context, Report
-from saliscope.runs.rows import SCHEMA
+from saliscope.runs.rows import SCHEMA, Floats, Integers
+from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
-
-if TYPE_CHECKING:
-    from saliscope.runs.report.analysis.map_pass import Coverage, Region
-    from saliscope.runs.report.analysis.maps import Floats, Integers
-    from saliscope.runs.run_data import RunData
 
 SHOWN = 1000
 """Maximum number of images on the page."""
@@ -75,33 +71,19 @@ PROBABILITIES = {
 """How scores became probabilities, unless by a softmax."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The results of a run that determine what is on its page."""
-
-    page: Context
-    clusters: list[Cluster]
-    candidates: list[shortcuts.Candidate]
-    errors: label_errors.LabelErrors | None
-    confusions: summary.Confusions
-    calibration: calibration.Calibration | None
-    slices: slices.Slices | None
-    answers: answers.Answers
-
-
-def analyze(data: RunData, report: Report) -> Analysis:
+def analyze(data: RunData, report: Report) -> answers.Results:
     """Return the results of a run.
 
     Errors   Refused for a run without a readable image
     """
     manifest, columns = data.manifest, Columns(data)
-    settings = manifest.get("settings", {})
-    only_wrong = settings.get("where") == WRONG
+    only_wrong = data.settings.get("where") == WRONG
     if not columns.readable.any():
         reason = "could be read" if len(columns) or not only_wrong else "was predicted wrong"
         raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
     codes = np.where(columns.readable, columns.groups.codes, -1)
-    maps = read_all(data, columns, codes, formats.by_size(settings.get("method", "")), _regions(report, columns))
+    by_size = formats.by_size(data.settings.get("method", ""))
+    maps = read_all(data, columns, codes, by_size, _regions(report, columns))
     page = Context(data, report, columns, maps, features=Features(report.model) if report.model else None)
     clusters = find_clusters(page.maps, page.classes)
     candidates = shortcuts.find_candidates(page.maps, clusters, page.classes, page.crop)
@@ -110,10 +92,7 @@ def analyze(data: RunData, report: Report) -> Analysis:
         errors = label_errors.find_label_errors(data, columns)
     confusions = summary.confusions(columns, PAIRS)
     calibrated = None if only_wrong else calibration.calibrate(columns.probability, columns.correct)
-    found, unreadable = _slices(page)
-    results = answers.Results(found, unreadable, candidates, errors, confusions, calibrated)
-    answered = answers.find_answers(page, results)
-    return Analysis(page, clusters, candidates, errors, confusions, calibrated, found, answered)
+    return answers.Results(page, clusters, candidates, errors, confusions, calibrated, *_slices(page))
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
@@ -123,8 +102,8 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     """
     found = analyze(data, report)
     page, columns, manifest = found.page, found.page.columns, data.manifest
-    settings = manifest.get("settings", {})
-    by_size = formats.by_size(settings.get("method", ""))
+    method = data.settings.get("method", "")
+    by_size, unit = formats.by_size(method), formats.unit(method, manifest.get("score", ""))
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     errors = found.errors
     error_rows = errors.rows[: LIMITS["error_cards"]].tolist() if errors and errors.tested else []
@@ -135,7 +114,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "page": page,
         "columns": columns,
         "manifest": manifest,
-        "settings": settings,
+        "settings": data.settings,
         "only_wrong": page.only_wrong,
         "by_size": by_size,
         "limits": LIMITS,
@@ -167,15 +146,11 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     }
     images_data = _images(page, page.all_maps.regions["border"].shares, found.clusters)
     places = page.features.places() if page.features else []
-    content |= {"has_places": bool(places), "unit": formats.unit(settings.get("method", ""), manifest.get("score", ""))}
+    titles = {row.code: row.title for row in findings}
     content["data"] = {
-        "images": images_data,
-        "places": places,
-        "maps": page.packed_maps,
-        "findings": {row.code: row.title for row in findings},
-        "unit": content["unit"],
-    }
-    return content
+        "images": images_data, "places": places, "maps": page.packed_maps, "findings": titles, "unit": unit
+    }  # fmt: skip
+    return content | {"has_places": bool(places), "unit": unit}
 
 
 def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
@@ -265,7 +240,7 @@ def _images(page: Context, border: Floats, clusters: list[Cluster]) -> list[dict
     """Return the data of the images on the page for report.js."""
     budget = images.budget(len(page.shown))
     classes = page.data.manifest.get("classes", ())
-    address = links.Links(page.report.link, page.settings, classes) if page.report.link else None
+    address = links.Links(page.report.link, page.data.settings, classes) if page.report.link else None
     cluster_of = {int(page.maps.rows[number]): k for k, cluster in enumerate(clusters) for number in cluster.members}
     columns = page.columns
     entries = []
@@ -310,7 +285,8 @@ def _mistakes(page: Context, rows: list[int]) -> dict[str, Any]:
     records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
     pairs: dict[int, tuple[Floats, Floats]] = {}
     if page.report.model is not None and records:
-        pairs = dict(images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings))
+        inputs = records, page.shown_maps, page.report.read, page.report.model
+        pairs = dict(images.map_pairs(*inputs, page.data.settings))
     mistakes = [(row, _maps_of_mistake(page, row, pairs.get(k))) for k, row in enumerate(rows)]
     return {"mistakes": mistakes, "incomplete": len(rows) - len(pairs)}
 

@@ -5,38 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from PIL import Image
 
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.columns import Columns, distinct
 from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.report.analysis.maps import pack
+from saliscope.runs.report.analysis.maps import Maps, pack
 from saliscope.runs.report.images import Read
+from saliscope.runs.rows import Floats
+from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WRONG
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.maps import Floats, Maps
-    from saliscope.runs.run_data import RunData
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
-    """The inputs of a report, see `page.write`."""
+    """The inputs of a report."""
 
     read: Read
+    """Returns the image of a path, or None if it is not available anymore."""
     model: Model | None = None
+    """Determines the region that the network received, and computes the maps of the expected class of mistakes."""
     box: Sequence[float] | None = None
+    """Left, top, right and bottom as fractions of that region. Its share of the relevance is reported."""
     mask: Image.Image | Callable[[str], Image.Image | None] | None = None
+    """White is inside; one for all images, or a function of the path. Its share of the relevance is reported."""
     link: str | None = None
+    """The URL of an app."""
     metadata: Mapping[str, pa.Array] | None = None
+    """Columns with a value per row. By default the other columns of the list that the run explains."""
     source: str | None = None
     """The present location of the source, if it is not that in the manifest."""
-    progress: Callable[[int, int], None] | None = None
+    progress: Callable[[int, int], object] | None = None
+    """Called with the number of finished images and the total number."""
 
 
 @dataclass
@@ -67,14 +72,9 @@ class Context:
         return [str(self.columns.target[int(row)]) for row in self.maps.rows]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        settings: Mapping[str, Any] = self.data.manifest.get("settings", {})
-        return settings
-
-    @property
     def only_wrong(self) -> bool:
         """Whether the run contains only mistakes."""
-        return self.settings.get("where") == WRONG
+        return self.data.settings.get("where") == WRONG
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""

@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from PIL import Image
 
+import explainers
 from saliscope.runs.report.analysis.maps import pool
+from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.maps import Floats
-    from saliscope.zoo import Model
+from saliscope.zoo import Model
 
 SIDES = (320, 256, 192, 144, 112)
 QUALITY = 78
@@ -36,8 +35,6 @@ def crop(image: Image.Image, model: Model | None) -> Image.Image:
 
 def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
     """Return a WebP of at most `budget` bytes, if possible, as a data URL, with its width and height."""
-    from PIL import Image  # slow to import, or an extra
-
     data, size = b"", image.size
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
@@ -52,8 +49,6 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
 
 def data_address(pixels: Floats | None) -> str:
     """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
-    from PIL import Image  # slow to import, or an extra
-
     file = io.BytesIO()
     if pixels is not None:
         Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
@@ -99,10 +94,6 @@ def map_pairs(
 
 def _explain(images: list[Image.Image], targets: list[int], model: Model, settings: Mapping[str, Any]) -> Floats:
     """Return the maps `[n, h, w]` of these classes."""
-    import torch  # torch takes seconds to start
-
-    import explainers  # torch takes seconds to start
-
     method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()
     inputs = torch.cat([model.prepare(image) for image in images])

@@ -9,12 +9,22 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saliscope import resources
+from explainers import METHODS
+from saliscope.errors import Refused
+from saliscope.images import examples
 from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.settings import Settings
 
-ASSETS = resources.assets()
-"""The folder of the app's example images."""
+
+def check_link(address: str | None) -> None:
+    """Check that the address of an app is a URL, if there is one.
+
+    Errors   Refused
+    """
+    if address is not None and not address.startswith(("http://", "https://")):
+        raise Refused(
+            f"{address!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
+        )
 
 
 class Links:
@@ -49,8 +59,6 @@ class Links:
 
 def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the method that differ from its defaults, including seed and precision of the run."""
-    from explainers import METHODS  # torch takes seconds to start
-
     run_settings = dataclasses.replace(Settings.of(settings), layer=None)
     options = METHODS[run_settings.method].options
     return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
@@ -59,9 +67,7 @@ def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _examples() -> dict[str, str]:
     """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
     try:
-        examples = json.loads((ASSETS / "examples.json").read_text(encoding="utf-8"))
-        return {
-            hashlib.sha256((ASSETS / example["file"]).read_bytes()).hexdigest(): example["id"] for example in examples
-        }
+        found = examples.all_examples().values()
+        return {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
     except (OSError, ValueError, KeyError):
         return {}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv, json, parquet
 
 from saliscope.errors import Refused
 from saliscope.runs.items import is_local
@@ -55,8 +56,6 @@ def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
 
 
 def _read_table(location: Location) -> pa.Table:
-    from pyarrow import csv, json, parquet  # slow to import, or an extra
-
     name = location.name
     try:
         with location.open(name) as file:
@@ -75,8 +74,6 @@ def _read_table(location: Location) -> pa.Table:
 
 def _texts(start: str, delimiter: str) -> object:
     """Return the options that read paths as text, although their names may be numbers or dates."""
-    from pyarrow import csv  # slow to import, or an extra
-
     header = [
         name.strip().strip('"') for name in start.lstrip("\ufeff").split("\n", 1)[0].rstrip("\r").split(delimiter)
     ]

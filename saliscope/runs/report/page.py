@@ -6,24 +6,19 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from saliscope import percentages
-from saliscope.runs.report import formats
+from saliscope.runs import formats
 from saliscope.runs.report.content import gather
 from saliscope.runs.report.context import Report
-from saliscope.runs.report.images import Read
 from saliscope.runs.run_data import RunData
 from saliscope.runs.shards import refuse_disk_errors
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from PIL import Image
-
-    from saliscope.zoo import Model
 
 STATIC = Path(__file__).parent / "static"
 DRAWING = Path(__file__).resolve().parents[2] / "page" / "drawing"
@@ -35,32 +30,13 @@ DRAWING_SCRIPTS = (
 SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "selection", "embedding")))
 
 
-def write(
-    data: RunData,
-    out: str | Path,
-    *,
-    read: Read,
-    model: Model | None = None,
-    box: Sequence[float] | None = None,
-    mask: Image.Image | Callable[[str], Image.Image | None] | None = None,
-    link: str | None = None,
-    metadata: Mapping[str, pa.Array] | None = None,
-    source: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Path:
+def write(data: RunData, out: str | Path, inputs: Report) -> Path:
     """Write the report of a finished run, and return its path.
-
-    `read` returns the image of a path, or None if it is not available anymore; `model` determines the region that the
-    network received, and computes the maps of the expected class of mistakes; `box` (left, top, right, bottom as
-    fractions of that region) and `mask` (white is inside; one for all images, or a function of the path) are regions
-    whose share of the relevance is reported; `link` is the URL of an app. `metadata` has columns with a value per row,
-    whose slices are compared (default: the other columns of the list that the run explains, which is found at `source`
-    if it was moved). `progress` is called with the number of finished images and the total number.
 
     Errors   Refused for a run without a readable image, for an invalid box or mask, and for a full disk
     """
     with _freed_memory():
-        report = gather(data, Report(read, model, box, mask, link, metadata, source, progress))
+        report = gather(data, inputs)
     path = Path(out).expanduser()
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +47,6 @@ def write(
 @contextmanager
 def _freed_memory() -> Iterator[None]:
     """Let Arrow allocate with the system: its own pool keeps 60 MB more of a report of a million rows."""
-    import pyarrow as pa  # slow to import, or an extra
-
     pool = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:

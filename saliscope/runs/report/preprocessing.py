@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
+from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.images import Read
-    from saliscope.zoo import Model
-    from saliscope.zoo.model import Preparation
+from saliscope.runs.report.images import Read
+from saliscope.zoo import Model
+from saliscope.zoo.model import Preparation, upright
 
 CHOOSE, MEASURE = 32, 96
 """Maximum number of images that choose, and of those that measure."""
@@ -116,11 +113,12 @@ def _samples(columns: Columns, rows: NDArray[np.int64]) -> tuple[list[int], list
 def others(given: Preparation) -> Iterator[Other]:
     """Yield the other preprocessings that are tried."""
     for angle in (90, 180, 270):
-        yield Other(f"images rotated by {angle}°", "Rotate the images", given, partial(_rotate, angle=angle))
-    yield Other("inverted values", "Invert the values of the images", given, _invert)
+        turn = partial(Image.Image.rotate, angle=angle, expand=True)
+        yield Other(f"images rotated by {angle}°", "Rotate the images", given, turn)
+    yield Other("inverted values", "Invert the values of the images", given, ImageOps.invert)
     if given.channels == 3:
         yield Other("BGR instead of RGB", "Reverse the order of the color channels", given, _reverse)
-    mean, std = "--mean and --std", (given.mean, given.std)
+    std = given.mean, given.std
     white = 255 if given.raw else 1
     imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     for name, values in {
@@ -131,10 +129,10 @@ def others(given: Preparation) -> Iterator[Other]:
     }.items():
         center, scale = (tuple(white * each for each in part) for part in values)
         if len(center) == given.channels and not np.allclose((center, scale), std, rtol=0.02, atol=0.02 * white / 255):
-            yield Other(name, f"Check {mean}", replace(given, mean=center, std=scale))
+            yield Other(name, "Check mean and std", replace(given, mean=center, std=scale))
     for name, factor in (("half the size", 0.5), ("twice the size", 2)):
         side, resize = (_scale(each, factor) for each in (given.side, given.resize))
-        yield Other(name, "Check --size", replace(given, side=side, resize=resize))
+        yield Other(name, "Check the size", replace(given, side=side, resize=resize))
     if given.resize != given.size:
         yield Other("the whole image instead of a crop", "Check the crop", replace(given, resize=given.size))
 
@@ -145,35 +143,19 @@ def _scale(side: int | tuple[int, int], factor: float) -> int | tuple[int, int]:
     return max(1, round(side[0] * factor)), max(1, round(side[1] * factor))
 
 
-def _rotate(image: Image.Image, angle: int) -> Image.Image:
-    return image.rotate(angle, expand=True)
-
-
-def _invert(image: Image.Image) -> Image.Image:
-    from PIL import ImageOps  # slow to import, or an extra
-
-    return ImageOps.invert(image.convert("RGB"))
-
-
 def _reverse(image: Image.Image) -> Image.Image:
-    from PIL import Image  # slow to import, or an extra
-
-    return Image.merge("RGB", image.convert("RGB").split()[::-1])
+    return Image.merge("RGB", image.split()[::-1])
 
 
 def _predict(
     model: Model, other: Other, images: dict[int, Image.Image], rows: list[int], columns: Columns
 ) -> NDArray[np.bool_] | None:
     """Return which rows are predicted correctly, or None if the network does not accept such images."""
-    import torch  # torch takes seconds to start
-
-    from saliscope.zoo.model import upright  # as above
-
     device = next((tensor.device for tensor in model.network.parameters()), None)
     found: list[int] = []
     try:
         for start in range(0, len(rows), BATCH):
-            part = [upright(images[row]) for row in rows[start : start + BATCH]]
+            part = [upright(images[row]).convert("RGB") for row in rows[start : start + BATCH]]
             part = part if other.change is None else [other.change(image) for image in part]
             with torch.inference_mode():
                 output = model.network(torch.cat([other.preparation.tensor(image) for image in part]).to(device))

@@ -32,7 +32,7 @@ LEASE = f"{WORK}/lease"
 
 def _refusal(folder: object) -> Refused:
     return Refused(
-        f"Another process is writing the run in {str(folder)!r}. Wait until it ends, or choose another --out."
+        f"Another process is writing the run in {str(folder)!r}. Wait until it ends, or choose another folder."
     )
 
 

@@ -121,7 +121,7 @@ class Finished:
             first, last = shard.batches[0][0].path, shard.batches[-1][-1].path
             raise Refused(
                 f"The source has changed since the run in {self.folder!r} was started: shard {shard.number} had other "
-                f"images or labels than it has now ({first} to {last}). Restore the source, or choose another --out."
+                f"images or labels than it has now ({first} to {last}). Restore the source, or choose another folder."
             )
 
     def check_end(self, planned: Sequence[int]) -> None:
@@ -132,5 +132,5 @@ class Finished:
         if others := set(self.shards) - set(planned):
             raise Refused(
                 f"The source has changed since the run in {self.folder!r} was started: it has fewer images now, and "
-                f"{len(others)} finished shards are left over. Restore the source, or choose another --out."
+                f"{len(others)} finished shards are left over. Restore the source, or choose another folder."
             )

@@ -34,7 +34,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         if store.read(SETTINGS) is not None:
             raise Refused(f"The run in {str(folder)!r} is not finished ({MANIFEST} is missing). Run the command again.")
         if not (store.root.is_dir() if isinstance(store, LocalStore) else store.sizes()):
-            raise Refused(f"Folder not found: {str(folder)!r}. Pass the --out folder of `saliscope explain`.")
+            raise Refused(f"Folder not found: {str(folder)!r}. Pass the folder of `saliscope explain`.")
         raise Refused(f"{str(folder)!r} does not contain a run ({MANIFEST} is missing).")
     try:
         manifest = _checked(json.loads(content))

@@ -139,18 +139,18 @@ class Shards(ShardFiles):
         if content is None:
             found = self.store.sizes()
             if not all(self._is_leftover(name, size) for name, size in found.items()):
-                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder for --out.")
+                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder.")
             return False
         try:
             old = {"format": 1, **json.loads(content)}
         except (ValueError, TypeError):
             path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
-            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another --out.") from None
+            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
         check_format(old, self.folder)
         if changed := differences(old, self.record):
             raise Refused(
                 f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
-                "--out, or use the same settings."
+                "folder, or use the same settings."
             )
         return self.store.read(MANIFEST) is not None
 
@@ -263,30 +263,6 @@ class Shards(ShardFiles):
     def is_committed(self, shard: int) -> bool:
         """Return whether the commit of a shard exists."""
         return shard in self.finished.shards
-
-    def write_batch(self, shard: int, batch: int, rows: list[dict[str, Any]], stamp: Stamp) -> None:
-        """Write the rows of a batch.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        super().write_batch(shard, batch, rows, stamp)
-        self.add_batch(shard, batch, stamp.digest)
-
-    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
-        """Return the rows of a shard whose commit is missing, after its Parquet file was written, and its stamp.
-
-        Errors   Refused, as in `ShardFiles.merge`, and if another process has taken over the run
-        """
-        self.check_lock()
-        return super().merge(shard, batches)
-
-    def commit(self, shard: int, batches: int, counts: Counts) -> None:
-        """Write the commit of a shard, and delete its batches.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        super().commit(shard, batches, counts)
-        self.add_shard(shard, counts)
 
     def add_batch(self, shard: int, batch: int, digest: str) -> None:
         """Note that a batch was written, by this process or by a worker."""

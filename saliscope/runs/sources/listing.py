@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from saliscope.errors import Refused
+from saliscope.runs.formats import plural
 from saliscope.runs.items import Item
 from saliscope.runs.sources import lists, metadata, tables, tars
 from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_in, with_folder_labels
@@ -49,8 +50,7 @@ def _known_if_small(listing: Listing) -> Listing:
         if len(items) > WHOLE:
             return listing
     items = sorted(map(_as_text, items), key=lambda item: item.path)
-    labels = {item.label for item in items if item.label is not None}
-    return Listing.of(items, listing.kind, listing.classes or sorted(labels) or None)
+    return Listing.of(items, listing.kind)
 
 
 def _as_text(item: Item) -> Item:
@@ -62,12 +62,12 @@ def _as_text(item: Item) -> Item:
 def _list_file(location: Location, name: str) -> Listing:
     """List the images in a single file. Its kind is detected from its first bytes; its name only matters for text."""
     start = location.start(name)
-    if start.startswith(b"PAR1") or tables.is_arrow_start(start):
+    if tables.is_table(start):
         if tables.has_images(location, name):
             return list_set("huggingface", location, [name])
         return _lazy("list", partial(_list_entries, location, name))
     if tars.is_tar(start):
-        return Listing.of(with_folder_labels(tars.members(location, name)), "tar", None)
+        return Listing.of(with_folder_labels(tars.members(location, name)), "tar")
     packed = tars.compression(start)
     if packed:
         raise Refused(
@@ -75,7 +75,7 @@ def _list_file(location: Location, name: str) -> Listing:
             f"Unpack it ({tars.UNPACK[packed].replace('FILE', location.name)}), and pass the tar or folder."
         )
     if is_image(name):
-        return Listing.of([Item(name, None, location.url(name))], "folder", None)
+        return Listing.of([Item(name, None, location.url(name))], "folder")
     if not start:
         raise Refused(f"{location.source} is an empty file. {SUPPORTED}")
     if suffix(name) in lists.SUFFIXES or lists.is_text(start):
@@ -84,7 +84,7 @@ def _list_file(location: Location, name: str) -> Listing:
 
 
 def _lazy(kind: str, partition: Partition) -> Listing:
-    return Listing((partition,), kind, None)
+    return Listing((partition,), kind)
 
 
 def _list_entries(location: Location, name: str) -> Iterator[list[Item]]:
@@ -119,7 +119,7 @@ def _list_folder(location: Location) -> Listing:
         return list_set("tar", location, archives)
     if location.matches and all(suffix(name) in lists.SUFFIXES for name in location.matches):
         return list_set("list", location, location.matches)
-    raise Refused(f"{_describe_files(location, location.files())} {SUPPORTED}")
+    raise Refused(f"{_describe_files(location, list(location.walk()))} {SUPPORTED}")
 
 
 def _relevant(location: Location) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _small_folder(location: Location, names: list[str], images: list[str]) -> Li
     else:
         others, labels = images, folder_labels(images)
     items = [Item(location.to_text(name), labels.get(name), location.url(name)) for name in others]
-    return Listing.of([*listed.values(), *items], "huggingface" if listed else "folder", None)
+    return Listing.of([*listed.values(), *items], "huggingface" if listed else "folder")
 
 
 def _large_folder(location: Location) -> Listing:
@@ -161,5 +161,4 @@ def _describe_files(location: Location, names: list[str]) -> str:
     list_names = [name for name in names if suffix(name) in lists.SUFFIXES - {".txt"}]
     hint = " Unpack the archives first." if packed else ""
     hint += f" To use a list, pass its file: {location.url(list_names[0])}." if list_names else ""
-    count = "1 file" if len(names) == 1 else f"{len(names)} files"
-    return f"{location.source} contains no images: {count} ({text}).{hint}"
+    return f"{location.source} contains no images: {plural(len(names), 'file')} ({text}).{hint}"

@@ -11,6 +11,9 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, is_local
 from saliscope.runs.sources.location import Location, is_image, suffix
@@ -62,14 +65,6 @@ def blocks(location: Location, name: str) -> Iterator[list[Item]]:
         yield sorted(items, key=lambda item: item.path)
     if not number:
         raise Refused(f"{location.source} lists no images, only a header.")
-
-
-def items(location: Location, name: str) -> list[Item]:
-    """Return all images of a list.
-
-    Errors   as `blocks`
-    """
-    return [item for block in blocks(location, name) for item in block]
 
 
 def _text(location: Location, name: str) -> Iterator[Entry]:
@@ -151,9 +146,6 @@ def _parquet(location: Location, name: str) -> Iterator[Entry]:
 
     Errors   Refused for other columns
     """
-    import pyarrow as pa  # slow to import, or an extra
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     try:
         with location.open(name) as file, pq.ParquetFile(file) as parquet:
             schema = parquet.schema_arrow

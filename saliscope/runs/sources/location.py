@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from saliscope import install
 from saliscope.errors import Refused
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import file_system, is_local
 from saliscope.runs.sources.walking import list_local, list_store, walk_local, walk_store
 
@@ -102,10 +103,6 @@ class Location:
             found = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
         return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
 
-    def files(self) -> list[str]:
-        """Return all files below the root except hidden ones, relative to it and sorted; links are followed."""
-        return list(self.walk())
-
     @staticmethod
     def to_text(name: str) -> str:
         """Return a file name as valid UTF-8: other bytes are written as \\udc.., so that a table can contain them."""
@@ -165,7 +162,7 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
     folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
     missing = [path for path in paths if not fs.isfile(path)]
     if missing:
-        names = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        names = shorten(missing, 3)
         raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
     return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ def list_images(location: Location, names: list[str]) -> dict[str, Item]:
         if file not in NAMES or not _has_file_names(location, name):
             continue
         inner = Location(location.url(name), location.fs, location.path(folder).rstrip("/"), file)
-        for item in lists.items(inner, file):
+        for item in itertools.chain.from_iterable(lists.blocks(inner, file)):
             path = posixpath.normpath(posixpath.join(folder, item.path))
             images[path] = replace(item, path=path)
     return images if any(item.label is not None for item in images.values()) else {}

@@ -24,17 +24,13 @@ class Listing:
     partitions: Sequence[Partition]
     kind: str
     """"folder", "list", "tar" or "huggingface"."""
-    classes: list[str] | None
-    """Class names: as declared by a Hugging Face dataset, or else sorted; None if there are no labels, or for a large
-    source without declared ones.
-    """
     known: list[Item] | None = None
     """All images of a small source."""
 
     @classmethod
-    def of(cls, items: list[Item], kind: str, classes: list[str] | None) -> Listing:
+    def of(cls, items: list[Item], kind: str) -> Listing:
         """Return the listing of images that are all known."""
-        return cls((partial(_list_known, items),), kind, classes, items)
+        return cls((partial(_list_known, items),), kind, items)
 
     @property
     def items(self) -> list[Item]:
@@ -52,7 +48,7 @@ class Listing:
     def select(self, keep: Callable[[Item], bool]) -> Listing:
         """Return the images for which `keep` is true. It is called when they are listed."""
         if self.known is not None:
-            return Listing.of([item for item in self.known if keep(item)], self.kind, self.classes)
+            return Listing.of([item for item in self.known if keep(item)], self.kind)
         return replace(self, partitions=tuple(partial(_select, part, keep) for part in self.partitions))
 
     def first(self, limit: int | None) -> Listing:
@@ -60,7 +56,7 @@ class Listing:
         if limit is None:
             return self
         if self.known is not None:
-            return Listing.of(self.known[:limit], self.kind, self.classes)
+            return Listing.of(self.known[:limit], self.kind)
         if len(self.partitions) == 1:
             return replace(self, partitions=(partial(_cut, self.partitions[0], limit),))
         parts: list[Partition] = []

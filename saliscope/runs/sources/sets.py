@@ -27,16 +27,15 @@ def list_set(kind: str, location: Location, names: Sequence[str]) -> Listing:
     Args     kind: "tar", "huggingface" (tables) or "list"
     Errors   Refused for files that cannot be read, that differ, or that have no images
     """
-    classes = tables.declared_classes(location, names[0]) if kind == "huggingface" else None
     if len(names) <= FILES and location.size(names) <= BYTES:
         found = list(itertools.islice(_items(kind, location, names), WHOLE + 1))
         if len(found) <= WHOLE:
             if kind == "tar":
                 found = with_folder_labels(found, _inner_paths(location, names, found))
-            return Listing.of(_once(location, found), kind, classes)
+            return Listing.of(_once(location, found), kind)
     depth = _label_depth(location, names) if kind == "tar" else None
     parts = tuple(partial(_list_file, kind, location, name, names[0], depth) for name in names)
-    return Listing(parts, kind, classes)
+    return Listing(parts, kind)
 
 
 def _items(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item, arrow_table, image_column
 from saliscope.runs.sources.lists import LABELS
 from saliscope.runs.sources.location import Location, is_image, suffix
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 SUFFIXES = (".parquet", ".arrow")
 
 
-def is_arrow_start(start: bytes) -> bool:
-    """Return whether a file starts like an Arrow stream or file."""
-    return start.startswith((b"\xff\xff\xff\xff", b"ARROW1"))
+def is_table(start: bytes) -> bool:
+    """Return whether a file starts like a Parquet file, or an Arrow stream or file."""
+    return start.startswith((b"PAR1", b"\xff\xff\xff\xff", b"ARROW1"))
 
 
 def has_images(location: Location, name: str) -> bool:
@@ -75,11 +76,6 @@ def list_images(location: Location, name: str, first: str) -> list[Item]:
     return [Item(f"{text}#{row:08d}", label, url, row=row) for row, label in enumerate(_labels(location, name, schema))]
 
 
-def declared_classes(location: Location, name: str) -> list[str] | None:
-    """Return the class names that a table declares."""
-    return _label_column(_schema(location, name))[1]
-
-
 def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str, pa.Schema]) -> None:
     found, expected = ((name, image_column(schema), _label_column(schema)[0]) for name, schema in (one, first))
     if found[1:] != expected[1:]:
@@ -90,8 +86,8 @@ def _check_same(location: Location, one: tuple[str, pa.Schema], first: tuple[str
     own, declared = (_label_column(schema)[1] for _, schema in (one, first))
     if own and declared and own != declared:
         raise Refused(
-            f"The tables in {location.source} have different classes: {one[0]} has {_few(own)}, "
-            f"others have {_few(declared)}. Pass one of the tables."
+            f"The tables in {location.source} have different classes: {one[0]} has {shorten(own, 3)}, "
+            f"others have {shorten(declared, 3)}. Pass one of the tables."
         )
 
 
@@ -102,8 +98,6 @@ def _describe(columns: tuple[str, str | None, str | None]) -> str:
 
 def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None]:
     """Return the label of each row."""
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     column, declared = _label_column(schema)
     if suffix(name) == ".arrow":
         table = arrow_table(location.url(name))
@@ -148,9 +142,6 @@ def _to_label(value: object, classes: list[str] | None) -> str | None:
 
 
 def _schema(location: Location, name: str) -> pa.Schema:
-    import pyarrow as pa  # slow to import, or an extra
-    import pyarrow.parquet as pq  # slow to import, or an extra
-
     try:
         if suffix(name) == ".arrow":
             return arrow_table(location.url(name)).schema
@@ -158,7 +149,3 @@ def _schema(location: Location, name: str) -> pa.Schema:
             return pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise Refused(f"{location.url(name)} is damaged or not a table: {error}. Copy it again.") from None
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

@@ -192,7 +192,7 @@ def test_refusals_name_what_was_given_and_what_to_do():
         (BadOption, "method=3", plainly, 3, {}),
         (BadOption, r"returned \(3, 4\).*maps \[N, h, w\]", plainly, lambda *_: torch.ones(3, 4), {}),
         (BadOption, "forward= is not supported", plainly, "saliency", {"forward": plainly}),
-        (BadTarget, "unit of 'conv1'", plainly, "saliency", {"target": wrong}),
+        (BadTarget, "reads layer 'conv1'", plainly, "saliency", {"target": wrong}),
         (BadTarget, "Class 9 does not exist", plainly, "saliency", {"target": 9}),
         (UnsupportedModel, "scripted", scripted, "saliency", {}),
         (UnsupportedModel, "A part of the network is scripted", nn.Sequential(scripted), "saliency", {}),

@@ -263,8 +263,8 @@ def test_batches_and_the_command_line(hand: ByHand, tmp_path: Path, capsys: Any,
         return output.out + output.err
 
     explain = ("explain", DOG, "--model", NAME, "--size", "32", "--out", str(tmp_path / "run"))
-    assert "has no classes. Use --text" in run(*explain)
-    assert "--text is empty" in run(*explain, "--text", "")
+    assert "has no classes. Use a sentence" in run(*explain)
+    assert "The target is empty" in run(*explain, "--text", "")
     run(*explain, "--text", BOTH)
     (row,) = shards.open_run(tmp_path / "run").table.to_pylist()
     own, other = hand.cosines

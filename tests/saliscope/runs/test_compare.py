@@ -18,7 +18,8 @@ from explainers import holm, rank_correlation
 from saliscope.errors import Refused
 from saliscope.runs.compare import write
 from saliscope.runs.compare.agreement import Frame, compare_maps, top_overlap
-from saliscope.runs.compare.alignment import common_boxes
+from saliscope.runs.compare.alignment import align, common_boxes
+from saliscope.runs.compare.comparing import Comparer, Comparison
 from saliscope.runs.compare.pairing import pair as pair_rows
 from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference
 from saliscope.runs.finished.finished_run import FinishedRun
@@ -26,6 +27,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Preparation
 from tests.saliscope.runs.test_dataset_report import assert_self_contained, page_text, row
+from tests.support.stored_runs import store_rows
 
 SETTINGS = {"model": "toy", "method": "grad_cam", "layer": None, "labels_and_preprocessing": "same"}
 RAMP, REVERSED, FLAT = [[0, 1], [2, 3]], [[3, 2], [1, 0]], [[1, 1], [1, 1]]
@@ -34,7 +36,7 @@ RAMP, REVERSED, FLAT = [[0, 1], [2, 3]], [[3, 2], [1, 0]], [[1, 1], [1, 1]]
 def finished(folder: Path, rows: list[dict], classes: tuple[str, ...] = ("cat", "dog"), **settings) -> FinishedRun:
     """A run in memory, whose images are not available."""
     manifest = {"settings": SETTINGS | settings, "source": str(folder / "nowhere"), "classes": list(classes)}
-    data = RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
     return FinishedRun(data, lambda data: pytest.fail("no image is available"))
 
 
@@ -66,11 +68,18 @@ def pair(folder: Path) -> tuple[FinishedRun, FinishedRun]:
     return finished(folder / "a", a), finished(folder / "b", b, method="hires_cam")
 
 
+def compared(a: FinishedRun, b: FinishedRun) -> Comparison:
+    """The result that the page of a comparison shows."""
+    comparer = Comparer(a.data, b.data, align(a, b).frames)
+    assert sum(map(len, comparer.rows()))
+    return comparer.result
+
+
 def test_numbers_match_a_manual_computation(tmp_path):
     done = write(*pair(tmp_path), tmp_path / "compare.html")
 
-    result, text = done.result, page_text(done.page)
-    assert result.pairing.paired == 8 and result.compared == 7 and result.agree == 3
+    text = page_text(done.page)
+    assert done.paired == 8 and done.compared == 7 and done.agree == 3
     assert "Images in both runs 8 1 only in A, 2 only in B" in text
     assert "Predictions changed 57.1% 4 of 7; 95% interval 25.0 to 84.2%" in text  # Wilson
     # six labeled pairs: A 4 correct (1, 4, 5, 6), B 5 (1, 2, 3, 5, 6); p = 2 (1 + 3) / 2^3 = 1
@@ -103,8 +112,9 @@ def test_table_has_one_row_per_image(tmp_path):
     assert rows["8"]["error_b"] == "Not an image." and rows["3"]["probability_b"] == pytest.approx(0.95)
     data = json.loads(re.search(r'id="data">(.*?)</script>', done.page.read_text("utf-8"), re.S)[1])
     assert len(data["maps"]) == 2 * (2 + 1 + 1 + 2)  # two gained, one lost, one changed, two of maps
-    shown = [each.row["path"] for each in done.result.shown["maps"]]
-    assert shown == ["5", "1"] and [e.row["path"] for e in done.result.shown["gained"]] == ["3", "2"]
+    result = compared(*pair(tmp_path))
+    shown = [each.row["path"] for each in result.shown["maps"]]
+    assert shown == ["5", "1"] and [e.row["path"] for e in result.shown["gained"]] == ["3", "2"]
 
 
 def test_runs_with_other_classes_labels_or_targets(tmp_path):
@@ -113,19 +123,19 @@ def test_runs_with_other_classes_labels_or_targets(tmp_path):
     b_rows = [row("1", "dog", 0, 0, 0.9, RAMP), row("2", "dog", 0, 1, 0.9, RAMP)]
     for each, name in zip(b_rows, ("dog", "fox"), strict=True):
         each |= {"prediction": name, "target": name}
-    result = write(a, finished(tmp_path, b_rows, ("dog", "fox")), tmp_path / "c.html").result
+    result = compared(a, finished(tmp_path, b_rows, ("dog", "fox")))
     assert result.agree == 1 and result.transitions == {("cat", "fox"): 1} and result.total("labeled") == 2
     assert result.other_content == 0, "rows without a SHA-256"
 
     a = finished(tmp_path, [row("1", "dog", 1, 1, 0.9, RAMP), row("2", "n1", 1, 1, 0.9, RAMP)])
     b = finished(tmp_path, [row("1", "cat", 0, 1, 0.9, RAMP), row("2", "dog", 1, 1, 0.9, RAMP)])
-    result = write(a, b, tmp_path / "c.html").result
+    result = compared(a, b)
     assert result.other_labels == 1 and result.total("labeled") == 1
 
     a = finished(tmp_path, [row("1", None, None, 1, 0.9, RAMP)])
     b = finished(tmp_path, [row("1", None, None, 1, 0.9, RAMP, target="cat", target_index=0)])
     done = write(a, b, tmp_path / "c.html")
-    assert done.result.other_targets == 1 and done.result.correlation.mean() is None
+    assert compared(a, b).other_targets == 1 and done.rank_correlation is None
     assert "the runs explain different classes" in page_text(done.page)
     assert "none of 1 image has a label that is a class of both networks" in page_text(done.page)
 
@@ -141,7 +151,7 @@ def test_pairs_equal_those_of_a_dictionary(tmp_path, key):
     ]
     rows[0].append({"path": "z", "sha256": None})
     rows[1].append({"path": "y", "sha256": None})
-    data = [RunData(tmp_path, {}, pa.Table.from_pylist(each, SCHEMA)) for each in rows]
+    data = [store_rows(tmp_path, {}, pa.Table.from_pylist(each, SCHEMA)) for each in rows]
     pairing = pair_rows(*data, key)
     pairs = dict(zip(pairing.a.tolist(), pairing.b.tolist(), strict=True))
     found = {own: other for own, other in pairs.items() if other >= 0}
@@ -154,7 +164,7 @@ def test_pairs_equal_those_of_a_dictionary(tmp_path, key):
 def test_repeated_images_are_counted_and_repeated_paths_are_an_error(tmp_path):
     def data(*rows: str) -> RunData:
         table = pa.Table.from_pylist([{"path": each[0], "sha256": each[1]} for each in rows], SCHEMA)
-        return RunData(tmp_path, {}, table)
+        return store_rows(tmp_path, {}, table)
 
     twice = data("1x", "2x", "3y")
     for a, b in itertools.permutations([twice, data("4x")]):
@@ -170,14 +180,14 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
     one, other = (finished(tmp_path, [row(path, "dog", 1, 1, 0.9, RAMP)]) for path in "12")
     empty, wrong = finished(tmp_path, []), finished(tmp_path, [], where="wrong")
     for second, key, message in (
-        (other, "path", "no image in common. If their paths differ, use --match sha256"),
+        (other, "path", "no image in common. If their paths differ, match them by sha256"),
         (empty, "path", "no image in common"),
         (wrong, "path", "only wrong predictions"),
         (one, "name", "Unknown key 'name'"),
     ):
         with pytest.raises(Refused, match=message):
             write(one, second, tmp_path / "c.html", key=key)
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["rows"], "nothing was written"
 
 
 def test_unknown_preprocessing_is_not_compared(tmp_path):
@@ -185,7 +195,7 @@ def test_unknown_preprocessing_is_not_compared(tmp_path):
     done = write(
         *(finished(tmp_path, [row("1", "dog", 1, 1, 0.9, RAMP)], **own) for own in settings), tmp_path / "c.html"
     )
-    assert done.result.correlation.mean() is None and done.result.agree == 1
+    assert done.rank_correlation is None and done.agree == 1
     assert "Maps were not compared: the preprocessing of the runs may differ" in page_text(done.page)
 
 

@@ -209,7 +209,7 @@ def test_report_of_non_finite_values_and_of_classes_with_the_same_name(tmp_path:
     run_.__dict__["model"] = model
     assert evaluate(run_, images=9, steps=2)["images"] == 5
 
-    out = report.write(finished, tmp_path / "report.html", read=lambda path: None, link="http://x")
+    out = report.write(finished, tmp_path / "report.html", report.Report(read=lambda path: None, link="http://x"))
 
     text, shown = page_text(out), data_of(out)["images"]
     assert shown[0]["probability"] is None

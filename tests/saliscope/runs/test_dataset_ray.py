@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import itertools
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from saliscope.runs import ray_engine, shards
 from saliscope.runs.decoding import ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine import Workers, running, stages
-from saliscope.runs.ray_engine.task import Batch, End, picklable
+from saliscope.runs.ray_engine.task import Batch, End, list_partition, picklable
 from saliscope.runs.ray_engine.wheel import build_wheel
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards.planning import Stamp
@@ -52,7 +53,8 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
 
     def send(task: Any) -> Iterator[Any]:
         reader, explain = ImageReader(task.decode, model.preparation), Explainer(model, settings)
-        found = list(task.unfinished())
+        listed = (list_partition(*each, task.settings, task.finished) for each in task.partitions)
+        found = list(itertools.chain.from_iterable(listed))
         for batch in change([each for each in found if isinstance(each, Batch)]):
             result = {name: getattr(batch, name) for name in ("shard", "index", "left", "batches")}
             result |= {"count": len(batch.items), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}

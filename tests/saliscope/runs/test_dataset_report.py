@@ -32,6 +32,7 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from tests.support import shapes
+from tests.support.stored_runs import store_rows
 
 
 def decode(data: bytes) -> Image.Image:
@@ -45,7 +46,7 @@ def reported(folder: Path, share: float) -> tuple[str, dict[str, bool], RunData]
     job = run.prepare(Settings(batch_size=60), str(pictures), folder / "run", model=model)
     run.run(job, decode=decode, workers=0)
     finished, page = open_run(folder / "run"), folder / "report.html"
-    out = report.write(finished, page, read=lambda path: Image.open(pictures / path), model=model)
+    out = report.write(finished, page, report.Report(read=lambda path: Image.open(pictures / path), model=model))
     return page_text(out), marks, finished
 
 
@@ -79,7 +80,7 @@ def test_planted_watermark_is_found(watermarked, tmp_path):
     explained = [row["path"] for row in finished.table.to_pylist() if row["target"] == shapes.MARKED]
     assert int(seen) == len(explained) and int(whole) == pytest.approx(sum(marks[path] for path in explained), abs=3)
     assert int(count) <= int(whole)
-    gone = page_text(report.write(finished, tmp_path / "gone.html", read=lambda path: None))
+    gone = page_text(report.write(finished, tmp_path / "gone.html", report.Report(read=lambda path: None)))
     assert "1 class: not tested, because the images are not" in gone
 
 
@@ -118,12 +119,14 @@ def small_run(folder: Path, *more: dict) -> RunData:
         *more,
     ]
     settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
-    return RunData(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def test_numbers_match_a_manual_computation(tmp_path):
     """Of each cell of a 2 x 2 map, 0.5 x 0.5, the inner 80% covers 0.4 x 0.4, so the border has 36% of the cell."""
-    out = report.write(small_run(tmp_path), tmp_path / "r.html", read=lambda path: None, box=(0, 0, 0.5, 0.5))
+    out = report.write(
+        small_run(tmp_path), tmp_path / "r.html", report.Report(read=lambda path: None, box=(0, 0, 0.5, 0.5))
+    )
 
     text = page_text(out)
     assert "Accuracy 60.0% 3 of 5; 95% interval 23.1 to 88.2%" in text  # Wilson: (p + z²/2n ± …) / (1 + z²/n)
@@ -146,10 +149,10 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     """The rows contain only the two mistakes among three cats and two dogs; their own accuracy would be 0%."""
     whole = small_run(tmp_path)
     wrong = whole.table.filter([False, True, True, False, False, False, False])
-    finished = RunData(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
+    finished = store_rows(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
     finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
 
-    text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(finished, tmp_path / "r.html", report.Report(read=lambda path: None)))
 
     assert "Images 2 only wrong predictions, of 5 images with a known label" in text
     assert "Accuracy 60.0% 3 of 5" in text and "cat 2 33%" in text and "cat dog 2 67% 70% Show" in text
@@ -158,7 +161,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     # A source may use WordNet IDs; labels that are not classes of the network are shown as in the source.
     named = small_run(tmp_path, row("z.jpg", "n02123045", 0, 1, 0.99, [[1, 0], [0, 0]]))
     named.manifest["classes"] = ["cat", "dog"]
-    text = page_text(report.write(named, tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(named, tmp_path / "r.html", report.Report(read=lambda path: None)))
     assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
 
 
@@ -210,7 +213,9 @@ def assert_self_contained(page: Path) -> None:
 def test_page_is_self_contained_and_escapes_text(tmp_path):
     malicious = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     finished = small_run(tmp_path, row("z.jpg", malicious, 0, 1, 0.99, [[1, 0], [0, 0]]))
-    out = report.write(finished, tmp_path / "r.html", read=lambda path: Image.new("RGB", (64, 48), "green"))
+    out = report.write(
+        finished, tmp_path / "r.html", report.Report(read=lambda path: Image.new("RGB", (64, 48), "green"))
+    )
     assert_self_contained(out)
     assert data_of(out)["images"][-1]["label"] == malicious
 
@@ -220,7 +225,7 @@ def test_metrics_are_compared_with_the_controls(tmp_path):
     one = {"title": "Deletion", "mean": 0.123456, "error": 0.01}
     one |= {"better_than": ["random"], "level_with": [], "worse_than": []}
     (tmp_path / "evaluation.json").write_text(json.dumps({"metrics": {"deletion": one}, "images": 50}))
-    text = page_text(report.write(small_run(tmp_path), tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(small_run(tmp_path), tmp_path / "r.html", report.Report(read=lambda path: None)))
     assert "Deletion 0.123 ± 0.01 random" in text and "over 50 images" in text and "(Holm)" in text
 
 
@@ -230,11 +235,11 @@ def test_invalid_inputs_are_reported(tmp_path):
         with pytest.raises(Refused, match="Invalid box"):
             box_region((4, 4), box)
     assert box_region((4, 4), (0, 0, 1, 1)).all()
-    broken = RunData(tmp_path, {}, pa.Table.from_pylist([{"path": "g.jpg", "error": "No."}], SCHEMA))
+    broken = store_rows(tmp_path, {}, pa.Table.from_pylist([{"path": "g.jpg", "error": "No."}], SCHEMA))
     black = {"mask": Image.new("L", (8, 8))}
     for run_, options, message in ((finished, black, "completely black"), (broken, {}, "nothing to report")):
         with pytest.raises(Refused, match=message):
-            report.write(run_, tmp_path / "r.html", read=lambda path: None, **options)
+            report.write(run_, tmp_path / "r.html", report.Report(read=lambda path: None, **options))
 
 
 def test_links_open_the_app_with_the_settings(tmp_path):
@@ -244,7 +249,9 @@ def test_links_open_the_app_with_the_settings(tmp_path):
     more = [row(f"{name}.jpg", "dog", 1, 1, 0.99, [[1, 0]], **own) for name, own in (("y", other), ("z", known))]
     finished = small_run(tmp_path, *more)
 
-    out = report.write(finished, tmp_path / "r.html", read=lambda path: None, link="http://127.0.0.1:7860/")
+    out = report.write(
+        finished, tmp_path / "r.html", report.Report(read=lambda path: None, link="http://127.0.0.1:7860/")
+    )
 
     first, *_, own, last = data_of(out)["images"]
     queries = [dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(each["link"]).query)) for each in (first, own, last)]
@@ -262,7 +269,7 @@ def test_large_maps_are_averaged():
     table = pa.Table.from_pylist([row("a.jpg", "cat", 0, 0, 0.9, values.tolist())], SCHEMA)
     expected = np.abs(values.astype(float)).reshape(56, 4, 56, 4).mean((1, 3))
 
-    actual = read_maps(table, by_size=True)
+    actual = read_maps(table, by_size=True, size=(56, 56))
 
     np.testing.assert_allclose(actual.values[0], expected)
     assert actual.relevance.sum() == pytest.approx(1)
@@ -270,7 +277,9 @@ def test_large_maps_are_averaged():
 
 def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, watermarked):
     def text_of(*more: dict) -> str:
-        return page_text(report.write(small_run(tmp_path, *more), tmp_path / "r.html", read=lambda path: None))
+        return page_text(
+            report.write(small_run(tmp_path, *more), tmp_path / "r.html", report.Report(read=lambda path: None))
+        )
 
     text = text_of(row("z.jpg", "cat", 0, 1, 0.99, [[-1, 2]]))
     assert "map of dog: up to 1 " in text and "map of dog: −1 to 2 " in text

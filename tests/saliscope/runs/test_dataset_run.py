@@ -119,7 +119,7 @@ def test_where_selects_rows(source, model, tmp_path):
     explain(source, tmp_path / "named", model, where="label=German shepherd")
     assert [*rows_of(tmp_path / "named")] == ["dog.jpg"]
     job = run.prepare(Settings(where="label=goldfish"), source, tmp_path / "limited", limit=1, model=model)
-    assert [item.path for item in job.items] == ["goldfish.jpg"], "the limit applies to images with the label"
+    assert [item.path for item in job.listing.items] == ["goldfish.jpg"], "the limit applies to images with the label"
     with pytest.raises(Refused, match="No image has the label 'zebra'"):
         explain(source, tmp_path / "none", model, where="label=zebra")
     for label, message in (("", "no image has one"), ("gadget", "none is: gadget")):

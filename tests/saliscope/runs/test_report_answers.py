@@ -22,6 +22,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_dataset_report import page_text
+from tests.support.stored_runs import store_rows
 
 NAMES = ["cat", "dog", "owl", "fox"]
 
@@ -56,7 +57,7 @@ def made_run(
         rows.append(entry)
     settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
     manifest = {"settings": settings, "source": "here", "classes": list(names)}
-    return RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def answers(data: RunData, given: Report | None = None) -> list[Answer]:
@@ -80,7 +81,7 @@ def test_no_fault_is_claimed_without_one(tmp_path, rate):
     data = made_run(tmp_path, labels, natural(labels, rate), unsure=max(rate, 0.01), path="b{0}/{0:04d}.jpg".format)
     assert not faults(data)
     assert [each.kind for each in answers(data)] == ["confusion"] * (rate > 0)
-    text = page_text(report.write(data, tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None)))
     assert "No fault was found in 400 images" in text and "Wrong labels: at most" in text
 
 
@@ -180,7 +181,7 @@ def test_a_wrong_preprocessing_is_found(tmp_path):
 def test_little_is_said_without_labels_and_with_one_class(tmp_path, labels):
     data = made_run(tmp_path, labels, [0] * len(labels))
     assert not answers(data)
-    text = page_text(report.write(data, tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None)))
     assert f"No fault was found in {len(labels)} image" in text
     assert ("Accuracy was not tested" in text) == (labels[0] is None)
 
@@ -189,7 +190,7 @@ def test_names_and_folders_are_escaped_and_images_are_shown(tmp_path):
     labels = np.arange(120) % 4
     names = ["<b>cat</b>", "dog", "owl", "fox"]
     data = made_run(tmp_path, labels, np.array([1, 0, 2, 3])[labels], names=names)
-    page = report.write(data, tmp_path / "r.html", read=lambda path: Image.new("RGB", (16, 16), "green"))
+    page = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: Image.new("RGB", (16, 16), "green")))
     text = page.read_text("utf-8")
     assert "<b>cat" not in text and "<b>cat</b> and dog are exchanged" in page_text(page)
     first = text[text.index('class="answer"') :]

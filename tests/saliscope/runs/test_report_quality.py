@@ -29,6 +29,7 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
 from tests.saliscope.runs.test_dataset_report import data_of, page_text, row, small_run
+from tests.support.stored_runs import store_rows
 
 
 def test_calibration_by_hand():
@@ -71,7 +72,7 @@ def probabilities_run(
         known = {"top5": entries, "label_probability": float(p[k, labels[k]]), "prediction": str(top[0])}
         known |= {"prediction_index": int(top[0]), "correct": bool(top[0] == labels[k])}
         rows.append(row(f"{k:04d}", str(labels[k]), int(labels[k]), 0, float(p[k, top[0]]), [[1.0]]) | known)
-    return RunData(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
+    return store_rows(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
 
 
 def confident_learning(p: np.ndarray, labels: np.ndarray) -> list[int]:
@@ -178,7 +179,7 @@ def test_mistakes_are_counted_by_ancestor(tmp_path):
     rows = [row(str(k), "", 281, 0, 0.9, [[1.0]]) | {"prediction_index": 282, "correct": False} for k in range(3)]
     rows.append(row("x", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 453, "correct": False})
     rows.append(row("y", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 1, "correct": True})
-    data = RunData(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
     found = by_ancestor(Columns(data), ["tench", *map(str, range(999))])
     assert (found[0].name, found[0].count, found[0].pairs) == ("domestic cat", 3, 1)
     assert sum(each.count for each in found) == 4 and median_size(found) == found[0].classes
@@ -199,7 +200,9 @@ def test_features_of_two_groups_are_apart():
 def test_sections_are_on_the_page(tmp_path):
     finished = small_run(tmp_path)
     camera = pa.array(["x"] * 7)
-    out = report.write(finished, tmp_path / "r.html", read=lambda path: None, metadata={"camera": camera})
+    out = report.write(
+        finished, tmp_path / "r.html", report.Report(read=lambda path: None, metadata={"camera": camera})
+    )
     text = page_text(out)
     # the bins of 0.5, 0.6, 0.7, 0.8, 0.9: |1 − 0.5| + |0 − 0.6| + |1 − 0.7| + |0 − 0.8| + |1 − 0.9| = 2.3, over 5
     assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
@@ -208,7 +211,7 @@ def test_sections_are_on_the_page(tmp_path):
     assert "Features are not shown, because the network is not available." in text
     assert data_of(out)["places"] == []
     finished.manifest["settings"] = finished.manifest["settings"] | {"where": "wrong"}
-    text = page_text(report.write(finished, tmp_path / "r.html", read=lambda path: None))
+    text = page_text(report.write(finished, tmp_path / "r.html", report.Report(read=lambda path: None)))
     assert "The run has only wrong predictions, so calibration was not computed." in text
 
 
@@ -216,17 +219,17 @@ def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
     for size in ({"map_height": 3}, {"map_height": 0}):
         broken = small_run(tmp_path, row("z.jpg", "cat", 0, 0, 0.5, [[1.0]], **size))
         with pytest.raises(Refused, match="The run is damaged: a map of . × 1 has"):
-            report.write(broken, tmp_path / "r.html", read=lambda path: None)
+            report.write(broken, tmp_path / "r.html", report.Report(read=lambda path: None))
     assert not (tmp_path / "r.html").exists()
 
 
 def test_a_large_run_is_sampled(tmp_path, monkeypatch):
     """The statistics are those of all rows, whether the maps are sampled or not."""
     write_run(tmp_path, 600, shard=256)
-    whole = page_text(report.write(open_run(tmp_path), tmp_path / "a.html", read=lambda path: None))
+    whole = page_text(report.write(open_run(tmp_path), tmp_path / "a.html", report.Report(read=lambda path: None)))
     monkeypatch.setattr(map_pass, "SAMPLE", 100)
     monkeypatch.setattr(clusters, "LEAST", 10)
-    part = page_text(report.write(open_run(tmp_path), tmp_path / "b.html", read=lambda path: None))
+    part = page_text(report.write(open_run(tmp_path), tmp_path / "b.html", report.Report(read=lambda path: None)))
     assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
     assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
 

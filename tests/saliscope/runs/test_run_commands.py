@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from saliscope.cli import commands, completion, serving
 from saliscope.cli.progress import LOG, Progress
-from saliscope.runs.results import duration
+from saliscope.runs.formats import duration
 from tests.saliscope.runs.test_dataset_cli import EXAMPLES, ROOT, command, explained
 
 __all__ = ["command", "explained"]  # fixtures

@@ -12,7 +12,6 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
 from saliscope.runs.shards import open_run
 
 
@@ -35,9 +34,8 @@ def test_rows_are_read_in_batches_or_in_any_order(tmp_path):
         batches = list(data.batches(["path"], size))
         assert all(len(table) <= size and table["path"][0].as_py() == str(first) for first, table in batches), size
         assert [int(path) for _, table in batches for path in table["path"].to_pylist()] == list(range(len(data)))
-    for memory in (data, RunData(tmp_path, {}, data.table)):
-        assert memory.take([9, 0, 4, 4, 2], ["path"])["path"].to_pylist() == ["9", "0", "4", "4", "2"]
-        assert len(memory.take([])) == 0 and memory.take(np.array([7])).column_names == SCHEMA.names
+    assert data.take([9, 0, 4, 4, 2], ["path"])["path"].to_pylist() == ["9", "0", "4", "4", "2"]
+    assert len(data.take([])) == 0 and data.take(np.array([7])).column_names == SCHEMA.names
 
 
 @pytest.mark.parametrize("name", ["a b#%20é", "_run", "s3:x", "q?*[z]{0..1}", "year=2020"])

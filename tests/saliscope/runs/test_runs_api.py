@@ -112,13 +112,22 @@ def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
 def test_wrong_settings_are_refused(images, tmp_path):
     for words, options in (
         ("Unknown engine 'spark'", {"engine": "spark"}),
-        ("needs --engine ray", {"gpus": 1}),
+        ("needs the engine ray", {"gpus": 1}),
         ("no option 'steps'", {"steps": 3}),
         ("Unknown method 'gradcam'", {"method": "gradcam"}),
+        ("Invalid batch_size 0", {"batch_size": 0}),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(Refused, match=words) as error:
             runs.explain(images, tmp_path / "run", **options)
+        assert "--" not in str(error.value), "the name in Python, not a flag"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_report_with_a_wrong_link_is_refused(images, model, tmp_path):
+    run = runs.explain(images, tmp_path / "run", model=model)
+    with pytest.raises(Refused, match="'saliscope' is not a URL"):
+        run.report(tmp_path / "r.html", link="saliscope")
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_notebooks_show_a_run(images, model, tmp_path):

@@ -18,6 +18,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from tests.saliscope.runs.test_compare import finished
 from tests.saliscope.runs.test_dataset_report import page_text, row
+from tests.support.stored_runs import store_rows
 
 CORNER, EDGE, ZERO = [[4, 1], [0, 0]], [[0, 0], [3, 3]], [[0, 0], [0, 0]]
 ABSENT = re.compile(r"\b(no|none|never|nothing|all|0 of|0%|not significant\w*)\b|^0\b", re.I)
@@ -64,7 +65,7 @@ def run_of(
     manifest = {"settings": settings, "source": "here", "classes": ["cat", "dog"]}
     if not probabilities:
         manifest["score"] = "logit"
-    return RunData(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, manifest, pa.Table.from_pylist(rows, SCHEMA))
 
 
 @pytest.mark.parametrize("labels", ["known", "other", "none"])
@@ -72,7 +73,7 @@ def test_small_reports_claim_nothing(tmp_path, labels):
     for count, probabilities, classes, values in itertools.product((1, 7), (True, False), (1, 2), (CORNER, ZERO)):
         data = run_of(tmp_path, count, labels=labels, probabilities=probabilities, classes=classes, values=values)
         camera = {"camera": pa.array([f"c{k % 2}" for k in range(count)])}
-        out = report.write(data, tmp_path / "r.html", read=lambda path: None, metadata=camera)
+        out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None, metadata=camera))
         text = page_text(out)
         assert not unfounded(out)
         maps, largest = (0, 0) if values is ZERO else (count, -(-count // classes))
@@ -97,13 +98,15 @@ def test_small_reports_claim_nothing(tmp_path, labels):
 
 def test_enough_images_are_tested_and_counted(tmp_path):
     data = run_of(tmp_path, 24, labels="known")
-    out = report.write(data, tmp_path / "r.html", read=lambda path: None)
+    out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None))
     assert not unfounded(out)
     text = page_text(out)
     assert "that a perfectly calibrated network has" in text
     assert "0 of 24 tested images may have a wrong label, of 24 labeled images" in text
     assert "compared with the 2 of 2 classes with 5 or more labeled images" in text
-    one = report.write(run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", read=lambda path: None)
+    one = report.write(
+        run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", report.Report(read=lambda path: None)
+    )
     assert "Shortcuts were not tested" in page_text(one) and "Label errors were not tested" in page_text(one)
 
 
@@ -112,7 +115,7 @@ def test_label_errors_need_an_average_of_several_images(tmp_path):
     rows = [row(f"{k}.jpg", "cat", 0, 0, 0.9, CORNER) | {"label_probability": 0.9} for k in range(8)]
     rows[0] = row("0.jpg", "dog", 1, 1, 0.9, CORNER) | {"label_probability": 0.9}
     rows[1] = row("1.jpg", "cat", 0, 1, 0.95, CORNER) | {"label_probability": 0.05}
-    data = RunData(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
+    data = store_rows(tmp_path, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA))
     found = find_label_errors(data, Columns(data))
     assert (found.count, found.tested, found.averages, found.sizes) == (8, 1, 1, [7, 1])
     assert 1 not in found.rows.tolist()

@@ -116,16 +116,17 @@ def to_image(pixels: Tensor) -> Image.Image:
     return Image.frombytes("L" if channels == 1 else "RGB", (width, height), values.numpy().tobytes())
 
 
+def recolorings(change: Whole) -> list[str]:
+    """Return which changes of values, and not only of positions, an edit has."""
+    return [
+        name for name in ("brightness", "contrast", "noise", "jpeg") if getattr(change, name) != getattr(Whole, name)
+    ]
+
+
 def refuse_recoloring(change: Whole) -> None:
     """Refuse changes of colors for an image whose bands have other units.
 
     Errors   Refused
     """
-    for name, neutral in (("brightness", 100), ("contrast", 100), ("noise", 0), ("jpeg", None)):
-        if getattr(change, name) != neutral:
-            raise Refused(messages.ONLY_PHOTOS.format(name=messages.NAMES[name][0]))
-
-
-def recolors(change: Whole) -> bool:
-    """Return whether values change, and not only positions."""
-    return (change.brightness, change.contrast, change.noise, change.jpeg) != (100, 100, 0, None)
+    for name in recolorings(change)[:1]:
+        raise Refused(messages.ONLY_PHOTOS.format(name=messages.NAMES[name][0]))

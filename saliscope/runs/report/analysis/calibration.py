@@ -6,14 +6,11 @@ Source   Guo et al. 2017, "On Calibration of Modern Neural Networks", eqs. 3 to 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BINS = 15
 """Bins of equal width, as in Guo et al. 2017."""

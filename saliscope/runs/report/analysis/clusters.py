@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from saliscope.runs.report.analysis.maps import pool, shares
-
-if TYPE_CHECKING:
-    from saliscope.runs.report.analysis.maps import Floats, Integers, Maps
+from saliscope.runs.report.analysis.maps import Maps, pool, shares
+from saliscope.runs.rows import Floats, Integers
 
 GRID = 8
 """Maximum number of cells per side."""

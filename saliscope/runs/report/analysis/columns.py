@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from saliscope.runs.rows import SCHEMA
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.run_data import RunData
-
-    Integers = NDArray[np.int64]
-    Floats = NDArray[np.float64]
+from saliscope.runs.rows import SCHEMA, Integers
+from saliscope.runs.run_data import RunData
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")

@@ -5,15 +5,13 @@ Source   van der Maaten and Hinton 2008, "Visualizing Data using t-SNE", JMLR 9
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from saliscope.zoo import Model
+import explainers
+from saliscope.zoo import Model
 
 LEAST = 20
 """Minimum number of images."""
@@ -55,10 +53,6 @@ class Features:
         return [[key, round(float(x), 4), round(float(y), 4)] for key, (x, y) in zip(self.keys, found, strict=True)]
 
     def _compute(self) -> None:
-        import torch  # torch takes seconds to start
-
-        import explainers  # as above
-
         waiting, self._waiting = self._waiting, []
         if self.failed or not waiting:
             return

@@ -12,15 +12,12 @@ Source   Northcutt et al. 2021, "Confident Learning", arXiv:1911.00068
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.run_data import RunData
+from saliscope.runs.report.analysis.columns import Columns
+from saliscope.runs.run_data import RunData
 
 NEAR = 1e-6
 """As in cleanlab: a probability that is lower than the threshold by less counts."""

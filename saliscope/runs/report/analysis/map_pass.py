@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.clusters import LEAST
 from saliscope.runs.report.analysis.clusters import MOST as MOST_OF_CLASS
+from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.maps import MOST, Maps, read_maps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.analysis.maps import Floats, Integers
-    from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import Floats, Integers
+from saliscope.runs.run_data import RunData
 
 SAMPLE, CELLS = 20_000, 2**23
 """Maximum number of maps in the sample, and of their cells in total: 67 MB."""

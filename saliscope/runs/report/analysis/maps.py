@@ -7,23 +7,17 @@ normalized to a sum of 1. Positions are fractions of the region that the network
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.runs.rows import unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from saliscope.runs.rows import Floats, Integers, unpack
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
@@ -54,20 +48,17 @@ class Maps:
         return self.values.shape[1], self.values.shape[2]
 
 
-def read_maps(table: pa.Table, *, by_size: bool = False, size: tuple[int, int] | None = None) -> Maps:
+def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
     """Return the maps in the table of a run; `by_size` uses magnitudes, for methods with one value per pixel.
 
-    All maps are resized to height and width `size`. By default it is that of the first map, at most 56.
+    All maps are resized to height and width `size`.
     """
     heights, widths = (np.asarray(table[name].fill_null(0)) for name in ("map_height", "map_width"))
     has_map = np.asarray(table["map"].is_valid())
     rows = np.flatnonzero(has_map)
     if not len(rows):
-        return Maps(rows, np.zeros((0, *(size or (1, 1)))), np.zeros((0, *(size or (1, 1)))))
-    scales = np.ones(len(table))
-    if "map_scale" in table.column_names:
-        scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
-    size = size or (min(MOST, int(heights[rows[0]])), min(MOST, int(widths[rows[0]])))
+        return Maps(rows, np.zeros((0, *size)), np.zeros((0, *size)))
+    scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
     values = np.zeros((len(rows), *size))
     shapes = np.stack([heights, widths], axis=1)[rows]
     for height, width in np.unique(shapes, axis=0).tolist():
@@ -144,8 +135,6 @@ def mask_region(size: tuple[int, int], mask: Image.Image) -> Floats:
 
 def pack(values: Floats) -> dict[str, Any]:
     """Pack a map `[h, w]` for the page: base64 of int8 in 127 steps up to the largest magnitude `m`."""
-    import base64  # slow to import, or an extra
-
     largest = float(np.abs(values).max()) or 1.0
     steps = np.round(values / largest * 127).astype(np.int8)
     return {"h": values.shape[0], "w": values.shape[1], "m": largest, "b": base64.b64encode(steps.tobytes()).decode()}

@@ -14,18 +14,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from PIL.Image import Resampling
 
 from saliscope.runs.report.analysis.clusters import Cluster, pool_maps
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    from saliscope.runs.report.analysis.maps import Floats, Integers, Maps
+from saliscope.runs.report.analysis.maps import Maps
+from saliscope.runs.rows import Floats, Integers
 
 SIDE = 0.28
 """Side of the square, as a fraction of the side of the image."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from explainers import holm
 from saliscope.runs.report.analysis.summary import Rate
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LEAST = 30
 """Minimum number of labeled images in a slice, and outside it."""
@@ -86,8 +84,6 @@ def find_slices(
 
     Source   Fisher 1922, doi:10.2307/2340521; Holm 1979, Scandinavian Journal of Statistics 6(2)
     """
-    from explainers import holm  # torch takes seconds to start
-
     found: list[tuple[str, str, Rate, Rate, NDArray[np.int64]]] = []
     p_values: list[float] = []
     skipped = {}

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from saliscope.runs.report.analysis.columns import Columns
-    from saliscope.runs.report.analysis.map_pass import MapPass
-    from saliscope.runs.report.analysis.maps import Floats
+from saliscope.runs.report.analysis.columns import Columns
+from saliscope.runs.report.analysis.map_pass import MapPass
+from saliscope.runs.rows import Floats
 
 TITLES = {
     "non_finite": "Non-finite values",

@@ -17,8 +17,8 @@ from PIL import Image
 import explainers
 from saliscope.runs import report
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
 from tests.saliscope.browser.conftest import PATIENCE, expect
+from tests.support.stored_runs import store_rows
 
 NAMES = ["cat", "dog", "owl"]
 
@@ -43,8 +43,8 @@ def page_file(tmp_path_factory) -> Path:
     rows.append({"path": "owl/gone.png", "label": "owl", "error": "The file is cut off."})
     rows.sort(key=lambda row: row["path"])
     settings = {"model": "toy", "method": "grad_cam", "target": "predicted", "options": {}}
-    finished = RunData(folder, {"settings": settings, "source": "toys"}, pa.Table.from_pylist(rows, SCHEMA))
-    return report.write(finished, folder / "report.html", read=photograph, link="http://127.0.0.1:7860")
+    finished = store_rows(folder, {"settings": settings, "source": "toys"}, pa.Table.from_pylist(rows, SCHEMA))
+    return report.write(finished, folder / "report.html", report.Report(read=photograph, link="http://127.0.0.1:7860"))
 
 
 def photograph(path: str) -> Image.Image:

@@ -1,7 +1,8 @@
-"""Numbers and names as text, for the pages and the terminal."""
+"""Numbers and names as text, for pages, notebooks and the terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from saliscope import percentages
@@ -23,6 +24,19 @@ def plural(count: int, noun: str) -> str:
         return f"1 {noun}"
     ending = "ies" if noun.endswith("y") else "es" if noun.endswith("s") else "s"
     return f"{count:,} {noun.removesuffix('y') if ending == 'ies' else noun}{ending}"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds, such as 45 s, 12 min, 3 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def shorten(names: Sequence[str], most: int) -> str:
+    """Return the first names, such as "cat, dog …"."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
 
 
 def p_value(p: float, equals: str = "") -> str:

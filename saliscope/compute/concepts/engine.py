@@ -1,0 +1,199 @@
+"""Find the concepts of a layer, measure the effect of each, and scale one of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.compute import engine, model_cache, network_calls, results_cache, scene
+from saliscope.compute.answers import Settings, Waiting
+from saliscope.compute.channels import messages as channel_messages
+from saliscope.compute.concepts import messages, network
+from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
+from saliscope.compute.interventions.answers import BeforeAfter, Maps
+from saliscope.compute.interventions.engine import class_changes, explained
+from saliscope.compute.jobs.recent import Recent
+from saliscope.compute.jobs.runs import Run
+from saliscope.compute.jobs.turns import Turn, turns
+from saliscope.compute.request import Request
+from saliscope.errors import Refused
+from saliscope.images import bands, examples, uploads
+
+FILES = 32
+"""Maximum number of images of a batch."""
+CELLS = 40_000
+"""Maximum number of cells of a fit with several images: of a layer with a large grid, fewer images are used."""
+CUTS, CUT_PART, CUT_SIDE = 4, 3, 80
+"""Number of cuts of a concept; a cut is a third of the height and width of a crop, with a longer side in pixels."""
+FACTORS = (0.0, 2.0)
+"""Range of the strength of a concept."""
+
+
+_found: Recent[Found] = Recent()
+"""Those of finished fits by model, layer, number and images: they do not depend on the class."""
+
+
+def parse(data: dict[str, Any]) -> Wanted:
+    """Return what a script sent.
+
+    Errors   Refused for another number of concepts, and for files that are not uploads of this server
+    """
+    k, files = data.get("k"), data.get("files")
+    if k not in messages.COUNTS:
+        raise Refused(messages.INVALID)
+    paths = files[:FILES] if isinstance(files, list) else []
+    return Wanted(k, tuple(str(bands.original(uploads.inside_uploads(path))) for path in paths))
+
+
+def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measured]:
+    """Yield the progress, and then the concepts with their effects.
+
+    Errors   Refused for a model without scores of classes or without layers; errors of `explainers.find_concepts`
+    """
+    settings, crop, images = yield from _load(request, run)
+    with turns.enqueue(run, long=True) as turn:
+        yield from engine.wait_turn(turn)
+        found = yield from _find(settings, request, wanted, turn)
+        target = scene.target_of(settings)
+        target, subject = explained(settings, target, network_calls.scores(settings.loaded.name, images))
+        effects = yield from _stream(
+            lambda report: network.effects(settings.loaded.name, images, found.concepts, target, report),
+            messages.MEASURING,
+            turn,
+        )
+    yield Measured(settings, crop, found, effects, subject)
+
+
+def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run) -> Iterator[Waiting | BeforeAfter]:
+    """Yield the progress, and then the scores and maps before and after concept `index` is multiplied by `factor`.
+
+    Errors   Refused for a concept or a factor that does not exist, and as `find`
+    """
+    settings, crop, images = yield from _load(request, run)
+    with turns.enqueue(run, long=not _found.get(_key(settings, request, wanted))) as turn:
+        yield from engine.wait_turn(turn)
+        found = yield from _find(settings, request, wanted, turn)
+        if not 0 <= index < len(found.concepts) or not FACTORS[0] <= factor <= FACTORS[1]:
+            raise Refused(messages.INVALID)
+        drawn, target = _with_quick_method(settings), scene.target_of(settings)
+        options = {"method": drawn.method.name, "target": target, **drawn.method_arguments}
+        scores, maps = network.scale(settings.loaded.name, images, found.concepts, {index: factor}, **options)
+    _, subject = explained(settings, target, scores[0])
+    old, new = (engine.first_plane(each.placed) for each in maps)
+    classes = class_changes(settings, *scores)
+    yield BeforeAfter(settings=drawn, crop=crop, classes=classes, subject=subject, maps=Maps(old, new, 1.0))
+
+
+def _load(request: Request, run: Run) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor]]:
+    settings = yield from engine.resolve_settings(request, run)
+    if settings.loaded.detects_objects:
+        raise Refused(messages.ONLY_CLASSIFIERS.format(title=settings.loaded.title))
+    if not settings.loaded.layers:
+        raise Refused(channel_messages.NO_CHANNELS)
+    if settings.refusal:
+        raise Refused(settings.refusal)
+    settings, image, images = engine.load_input(settings, request)
+    return settings, settings.loaded.model.crop(image), images
+
+
+def _key(settings: Settings, request: Request, wanted: Wanted) -> str:
+    contents = [results_cache.content(path) for path in _paths(settings, request, wanted).values()]
+    return json.dumps([settings.loaded.name, settings.layer, wanted.k, request.bands, contents])
+
+
+def _paths(settings: Settings, request: Request, wanted: Wanted) -> dict[str, str]:
+    """Return the paths of the images by name, that of the page first, as many as the grid of the layer permits."""
+    assert request.image, "the image was loaded"
+    others = {f"Image {number}": path for number, path in enumerate(wanted.files, 1)}
+    if not others and settings.loaded.model.channels in (1, 3):
+        others = {example.alt: str(example.path) for example in examples.all_examples().values()}
+    known, found = {results_cache.content(request.image)}, {messages.THIS_IMAGE: request.image}
+    for name, path in others.items():
+        if (content := results_cache.content(path)) not in known:
+            found[name] = path
+            known.add(content)
+    cells = math.prod(_layer(settings).grid or ())
+    return dict(list(found.items())[: max(1, CELLS // cells)])
+
+
+def _layer(settings: Settings) -> explainers.Layer:
+    return next(layer for layer in settings.loaded.layers if layer.name == settings.layer)
+
+
+def _find(settings: Settings, request: Request, wanted: Wanted, turn: Turn) -> Generator[Any, None, Found]:
+    """Return the concepts of a cached or a new fit."""
+    key = _key(settings, request, wanted)
+    if known := _found.get(key):
+        return known
+    paths = _paths(settings, request, wanted)
+    says = messages.FINDING.format(layer=settings.layer, images=messages.count(len(paths)))
+    yield Waiting(says)
+    crops, inputs = [], []
+    for path in paths.values():
+        _, image, images = engine.load_input(settings, replace(request, image=path))
+        crops.append(settings.loaded.model.crop(image))
+        inputs.append(images)
+    name, layer, batch = settings.loaded.name, settings.layer, torch.cat(inputs)
+    concepts, maps = yield from _stream(lambda report: network.find(name, batch, layer, wanted.k, report), says, turn)
+    placed = explainers.place(maps, _layer(settings).placement)
+    found = Found(concepts, placed[0], [_cuts(list(paths), crops, placed[:, k]) for k in range(len(concepts))])
+    _found.put(key, found)
+    return found
+
+
+def _stream(work: Callable[[Callable[[Any], bool]], Any], says: str, turn: Turn) -> Generator[Waiting, None, Any]:
+    """Run `work(report)` and yield its progress.
+
+    Errors   Refused if it was stopped: an unfinished result would not be comparable
+    """
+    try:
+        found = yield from engine.stream(work, turn.run, lambda step: Waiting(says, step.fraction), turn)
+    except explainers.ExplainerError:
+        if turn.run.stopped():  # too few images have passed
+            raise Refused(messages.STOPPED) from None
+        raise
+    if turn.run.stopped():
+        raise Refused(messages.STOPPED)
+    return found
+
+
+def _cuts(names: list[str], crops: list[Image.Image], maps: torch.Tensor) -> list[Cut]:
+    """Return the cuts around the largest value of each map [N, h, w], of the images where it is largest."""
+    tops = maps.flatten(1).amax(1)
+    chosen = [index for index in tops.argsort(descending=True).tolist() if tops[index] > 0]
+    return [Cut(names[index], _cut(crops[index], maps[index])) for index in chosen[:CUTS]]
+
+
+def _cut(crop: Image.Image, map: torch.Tensor) -> Image.Image:
+    at = divmod(int(map.argmax()), map.shape[1])
+    box = []
+    for position, cells, pixels in zip(reversed(at), reversed(map.shape), crop.size, strict=True):
+        side = max(1, pixels // CUT_PART)
+        start = round((position + 0.5) / cells * pixels - side / 2)
+        box.append((min(max(0, start), pixels - side), side))
+    (left, width), (top, height) = box
+    cut = crop.crop((left, top, left + width, top + height))
+    cut.thumbnail((CUT_SIDE, CUT_SIDE))
+    return cut
+
+
+def _with_quick_method(settings: Settings) -> Settings:
+    """Return the settings with their method if it is quick and has one map, or else Grad-CAM at the last layer.
+
+    Errors   Refused if the model has no quick method
+    """
+    method = settings.method
+    if not method.long and not method.planes:
+        return settings
+    for name in ("grad_cam", "saliency"):
+        method = explainers.METHODS[name]
+        if model_cache.why_not(method, settings.loaded) is None:
+            return replace(settings, method=method, layer=settings.loaded.default, options={})
+    raise Refused(messages.NO_METHOD)

@@ -1,0 +1,148 @@
+"""Concepts of the page: the numbers of the library, effects on another class, stopping, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import explainers
+from saliscope.compute.concepts import engine
+from saliscope.compute.concepts.answers import Measured, Wanted
+from saliscope.compute.interventions.answers import BeforeAfter
+from saliscope.compute.jobs import runs
+from saliscope.compute.request import Request
+from saliscope.errors import Refused
+from saliscope.images import examples
+from saliscope.page.concepts import view
+from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
+
+pytestmark = pytest.mark.usefixtures("loaded")
+
+
+def found(request: Request, k: int = 4, files: tuple[str, ...] = ()) -> Measured:
+    """Return the concepts for a request."""
+    *_, step = steps_of(engine.find, request, Wanted(k, files))
+    assert isinstance(step, Measured)
+    return step
+
+
+def library(path: str, k: int) -> tuple[torch.nn.Module, torch.Tensor, explainers.Concepts]:
+    """Return the network, the input of an image, and the concepts of it and all other examples."""
+    network, images = inputs(path)
+    others = [each.path for each in examples.all_examples().values() if str(each.path) != path]
+    batch = torch.cat([images, *(inputs(str(other))[1] for other in others)])
+    return network, images, explainers.find_concepts(network, batch, "head", k)
+
+
+def test_maps_and_effects_are_those_of_the_library() -> None:
+    _, images, expected = library(DOG, 4)
+    step = found(Request(DOG, layer="head"))
+    assert step.found.concepts.images == len(examples.all_examples())
+    assert step.found.concepts.error == pytest.approx(expected.error, rel=1e-3)
+    assert torch.allclose(step.found.maps, expected.maps(images)[0], rtol=1e-3, atol=1e-3)
+    assert torch.allclose(step.effects, expected.effects(images)[0], rtol=1e-3, atol=1e-3)
+    shown = view.sheet(step)["items"]
+    assert [item["index"] for item in shown] == step.effects.argsort(descending=True).tolist()
+
+    other = found(Request(DOG, layer="head", target="malinois"))
+    label = step.settings.loaded.names.index("malinois")
+    assert torch.equal(other.found.concepts.dictionary.directions, step.found.concepts.dictionary.directions)
+    assert torch.allclose(other.effects, expected.effects(images, label)[0], rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(other.effects, step.effects, rtol=1e-2)
+
+
+def test_the_cuts_are_of_the_images_where_a_concept_is_strongest() -> None:
+    network, images = inputs(DOG)
+    others = {each.alt: str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG}
+    batch = torch.cat([images, *(inputs(path)[1] for path in others.values())])
+    step = found(Request(DOG, layer="head"))
+    peaks = replace(step.found.concepts, model=network).maps(batch).flatten(2).amax(2)
+    for index, cuts in enumerate(step.found.cuts):
+        best = [("", *others)[k] for k in peaks[:, index].argsort(descending=True)[: len(cuts)].tolist()]
+        assert [cut.name if cut.name in others else "" for cut in cuts] == best
+        assert len(cuts) == min(4, int((peaks[:, index] > 0).sum()))
+
+
+def test_a_cut_is_around_the_strongest_cell() -> None:
+    step = found(Request(DOG, layer="head"), files=(DOG,))
+    for index, (cut, *_) in enumerate(step.found.cuts):
+        row, column = divmod(int(step.found.maps[index].argmax()), 7)
+        if not (2 <= row <= 4 and 2 <= column <= 4):
+            continue  # at the edge of the image, the cell is not in the middle of the cut
+        at = (round((column + 0.5) / 7 * step.crop.width), round((row + 0.5) / 7 * step.crop.height))
+        around = step.crop.crop((at[0] - 15, at[1] - 15, at[0] + 15, at[1] + 15)).resize((1, 1), Image.Resampling.BOX)
+        part = round(15 * cut.image.width / (step.crop.width / 3))
+        middle = cut.image.width // 2, cut.image.height // 2
+        box = (middle[0] - part, middle[1] - part, middle[0] + part, middle[1] + part)
+        shown = cut.image.crop(box).resize((1, 1), Image.Resampling.BOX)
+        pairs = zip(around.tobytes(), shown.tobytes(), strict=True)
+        assert max(abs(a - b) for a, b in pairs) < 12
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.0, 2.0])
+def test_a_scaled_concept_changes_prediction_and_map_as_in_the_library(factor: float) -> None:
+    network, images, expected = library(DOG, 4)
+    index = int(expected.effects(images).argmax())
+    *_, step = steps_of(engine.scale, Request(DOG, layer="head"), Wanted(4), index, factor)
+    assert isinstance(step, BeforeAfter) and step.maps is not None
+    result = explainers.intervene(network, images, "head", value=expected.scaling({index: factor}))
+    names = step.settings.loaded.names
+    for each in step.classes:
+        label = names.index(each.name)
+        before, after = (float(scores[0].softmax(0)[label]) for scores in (result.before, result.after))
+        assert (each.before, each.after) == (pytest.approx(before, abs=1e-3), pytest.approx(after, abs=1e-3))
+    with result.applied(network):
+        changed = explainers.grad_cam(network, images, int(result.before.argmax()), layer="head")
+    assert torch.allclose(step.maps.after, changed[0], atol=1e-2)
+    assert torch.equal(step.maps.before, step.maps.after) == (factor == 1)
+
+
+def test_a_slow_method_is_replaced_by_a_quick_one() -> None:
+    request = Request(DOG, layer="head", method="smooth_grad", options={"samples": 1000})
+    *_, step = steps_of(engine.scale, request, Wanted(4), 0, 0.0)
+    assert step.settings.method.name == "grad_cam" and step.maps is not None
+
+
+def test_one_image_is_enough() -> None:
+    step = found(Request(CAT, layer="head"), 16, (CAT,))
+    assert step.found.concepts.images == 1 and len(step.effects) == len(step.found.maps)
+    with pytest.raises(explainers.BadOption, match="k=16 needs at least 16 cells"):
+        found(Request(CAT, model=SMALL, layer="head"), 16, (CAT,))
+
+
+def test_a_layer_with_many_cells_uses_fewer_images() -> None:
+    step = found(Request(DOG, model=SMALL, layer="stages.0"))
+    few = found(Request(DOG, layer="stages.0"))
+    assert few.found.concepts.images < step.found.concepts.images
+    assert few.found.concepts.cells <= engine.CELLS
+    assert found(Request(DOG, layer="stem.0")).found.concepts.images == 1
+
+
+def test_a_stopped_job_shows_and_keeps_nothing(new_dog: str) -> None:
+    with runs.start(None) as run:
+        steps = engine.find(Request(new_dog, layer="stages.1"), Wanted(16), run)
+        next(steps)
+        run.stop()
+        with pytest.raises(Refused, match="Stopped"):
+            list(steps)
+    assert found(Request(new_dog, layer="stages.1"), 16).found.concepts.finished
+
+
+@pytest.mark.usefixtures("blob_models")
+def test_what_is_refused_says_why(blobs: str) -> None:
+    for model in ("blobs_detection", "blobs_segmentation"):
+        with pytest.raises(Refused, match="Choose a model that classifies images"):
+            found(Request(blobs, model=model))
+    with pytest.raises(Refused, match="image"):
+        found(Request(None))
+    wrong: list[Any] = [{"k": 5}, {"k": None}, {"k": 8, "files": ["/etc/passwd"]}]
+    for data in wrong:
+        with pytest.raises(Refused):
+            engine.parse(data)
+    for index, factor in ((4, 0.0), (-1, 0.0), (0, 2.1), (0, float("nan"))):
+        with pytest.raises(Refused, match="not valid"):
+            steps_of(engine.scale, Request(DOG, layer="head"), Wanted(4), index, factor)
