@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saliscope.zoo.model import Model
@@ -11,14 +11,10 @@ if TYPE_CHECKING:
 
 def weights_hash(model: Model) -> str:
     """Return the SHA-256 of all parameters and buffers with their names."""
+    import torch  # torch takes seconds to start
+
     digest = hashlib.sha256()
     for name, tensor in sorted(model.network.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(_bytes()).numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _bytes() -> Any:
-    import torch  # torch takes seconds to start
-
-    return torch.uint8
