@@ -27,7 +27,7 @@ from saliscope.compute.ranking import messages as ranking_messages
 from saliscope.compute.ranking.engine import Ranking, RankingOptions, parse_options
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.page.events import Ask
+from saliscope.page.events import HANDLERS, Ask
 from saliscope.page.ranking import parts, ranking, view
 from tests.saliscope.compute.asking import DOG, MODEL, text_of
 
@@ -206,6 +206,7 @@ def test_waiting_stopping_and_invalid_requests_have_messages() -> None:
         assert not [*turns.wait(holder)]
         steps = reply({"seconds": 3, "layers": "here"}, "example:dog")
         assert "Waiting for another user’s run" in text_of(next(steps)["parts"])
-        threading.Timer(0.2, ranking.stop, [Ask("hl-ranking", "stop", session="somebody")]).start()
+        stop = HANDLERS["hl-ranking", "stop"]
+        threading.Timer(0.2, stop, [Ask("hl-ranking", "stop", session="somebody")]).start()
         (*_, last) = steps
     assert text_of(last["parts"]) == ranking_messages.STOPPED and last["kind"] == "error"

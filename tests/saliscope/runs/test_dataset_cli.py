@@ -146,7 +146,7 @@ def test_lists_help_and_serve(command, monkeypatch):
     monkeypatch.setattr(serving, "check_address", lambda *address: None)
     monkeypatch.setattr(serving, "serve", lambda *arguments: calls.append(arguments))
     assert command("serve", "--port", 7861, "--offline")[0] == 0
-    assert calls == [("auto", {}, None, 7861, None, "auto", False, False, "text")]
+    assert calls == [("auto", {}, None, 7861, None, None, "auto", False, False, "text")]
 
 
 def test_models_offline_offer_no_download(command, tmp_path, monkeypatch):
