@@ -36,8 +36,10 @@ export class Track {
     new ResizeObserver(() => this.resize()).observe(this.root);
   }
 
+  /** Draw a network. In a hidden view, nothing is drawn until it is shown. */
   draw(network) {
     Object.assign(this, { network, runs: runsOf(network), opened: new Set(), maps: null, chosen: null, width: 0 });
+    Object.assign(this, { items: [], boxes: [] }); // those of the former network
     this.resize();
   }
 

@@ -158,7 +158,7 @@ def test_without_an_index_of_the_layer_or_network_nothing_of_it_is_shown(view: V
     expect(page.locator("#hl-unit")).to_contain_text("tabby")
     expect(shows).to_be_visible()
     layer = partial(view.after, lambda: view.choose("layer", "stages.1 "), "opened")
-    network = partial(opened, view, "?example=cat&model=bands3&channel=3")
+    network = partial(view.after, lambda: view.choose("model", "A network of 3 channels"), "opened")
     for show_another in (layer, network):
         show_another()
         expect(page.locator(PANE)).to_have_attribute("data-old", "false")
