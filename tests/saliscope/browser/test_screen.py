@@ -114,7 +114,7 @@ def test_views_theme_and_presentation_are_chosen_in_the_menu(first_view: Visit) 
     button = page.locator("#hl-navigation [aria-haspopup=menu]")
     button.focus()
     page.keyboard.press("ArrowDown")
-    for number, name in enumerate(("Erase", "Gradient lab", "API")):
+    for number, name in enumerate(("Concepts", "Erase", "Gradient lab", "API")):
         expect(page.get_by_role("menuitem").nth(number)).to_have_text(name)
     page.keyboard.press("Escape")
     expect(page.locator("#hl-menu")).to_be_hidden()
