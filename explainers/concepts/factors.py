@@ -19,6 +19,7 @@ from explainers.call.run import Run, open_run
 from explainers.concepts.dictionaries import Dictionary, Fit, PcaFit
 from explainers.concepts.features import collect
 from explainers.concepts.nmf import NmfFit
+from explainers.concepts.resuming import check_resume
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
@@ -347,14 +348,7 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
         value, least = whole_number(settings[name]), 0 if name == "seed" else 1
         if value is None or value < least:
             raise BadOption(f"{name}={shorten(settings[name])} is not valid. Give an integer of at least {least}.")
-    if resume is None:
-        return
-    check_type("resume", resume, Concepts, "a result of find_concepts")
-    other = [name for name, value in settings.items() if resume.state["settings"][name] != value]
-    if other:
-        raise BadOption(
-            f"The result to continue was computed with another {' and '.join(other)}. Give the same arguments."
-        )
+    check_resume(resume, Concepts, "find_concepts", settings)
 
 
 def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | None) -> Fit:

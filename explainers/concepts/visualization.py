@@ -15,6 +15,7 @@ from explainers.call.current import check_images, outside_call
 from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import Run, open_run
 from explainers.concepts.image_parameters import Pixels, Transform, magnitude_of, natural_magnitude
+from explainers.concepts.resuming import check_resume
 from explainers.derived_targets import LayerTarget, Unit
 from explainers.display.display import Display, Displayed, image_address, paragraphs
 from explainers.errors import BadOption, BadTarget, check_type, no_module, shorten
@@ -276,14 +277,7 @@ def _check_settings(settings: dict[str, Any], steps: int, target: Any, resume: F
     if len(settings["mean"]) != len(settings["std"]):
         raise BadOption("mean and std have different numbers of channels. Give one number for each channel in both.")
     check_type("transform", settings["transform"], Transform, "Transform(jitter, rotate, scale)")
-    if resume is None:
-        return
-    check_type("resume", resume, FeatureVisualization, "a result of feature_visualization")
-    other = [name for name, value in settings.items() if resume.state["settings"][name] != value]
-    if other:
-        raise BadOption(
-            f"The result to continue was computed with another {' and '.join(other)}. Give the same arguments."
-        )
+    check_resume(resume, FeatureVisualization, "feature_visualization", settings)
 
 
 def _pixels_of(settings: dict[str, Any], natural_images: Tensor | None, device: torch.device) -> Pixels:

@@ -159,8 +159,7 @@ def index(
     name = given.name if given else str(model)
     settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size, synthetic)
     job = units.prepare(settings, str(source), out, limit=limit, model=given)
-    done = units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
-    return IndexResult(done.folder, done.counts, done.new, done.seconds)
+    return units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
 
 
 def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:

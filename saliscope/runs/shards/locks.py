@@ -21,7 +21,7 @@ import warnings
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore
+from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore, Store
 
 RENEW = 5.0
 """Seconds between two writes of a lease."""
@@ -46,8 +46,8 @@ class FileLock:
         """
         self._file: Any = None
         try:
-            import fcntl  # slow to import, or an extra
-        except ImportError:  # Windows
+            import fcntl  # not on Windows
+        except ImportError:
             return
         self._file = open(store.root / WORK / LOCK, "wb")  # noqa: SIM115  (open until the run ends)
         try:
@@ -209,3 +209,14 @@ def _is_alive(content: bytes) -> bool | None:
         return False
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
+
+
+def take_lock(store: Store) -> FileLock | Lease:
+    """Return the lock of a folder or the lease of a store, until it is released.
+
+    Errors   Refused if another process writes there, or the store cannot be written
+    """
+    if isinstance(store, LocalStore):
+        store.make_folder(WORK)
+        return FileLock(store)
+    return Lease(store)

@@ -21,7 +21,7 @@ from pyarrow import parquet as pq
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
 from saliscope.runs.settings import FORMAT, check_format, differences
-from saliscope.runs.shards.locks import LEASE, FileLock, Lease
+from saliscope.runs.shards.locks import LEASE, FileLock, Lease, take_lock
 from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
 from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
 
@@ -168,11 +168,7 @@ class Shards(ShardFiles):
         """
         if self.lock is not None or self.is_finished:
             return
-        if isinstance(self.store, LocalStore):
-            self.store.make_folder(WORK)
-            self.lock = FileLock(self.store)
-        else:
-            self.lock = Lease(self.store)
+        self.lock = take_lock(self.store)
         try:
             self.is_finished = self._check_folder()  # the former writer may have changed it
             if not self.is_finished:

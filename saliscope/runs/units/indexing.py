@@ -6,7 +6,6 @@ import datetime
 import io
 import itertools
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,12 +21,13 @@ from explainers import IndexedBatch, LayerUnits, TopImages, UnitIndex, default_l
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.run import FEW, Report, Summary, versions
+from saliscope.runs.results import IndexResult
+from saliscope.runs.run import Report, default_workers, versions
 from saliscope.runs.settings import PREDICTED, Classes, differences
-from saliscope.runs.shards.locks import FileLock, Lease
+from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.sources import list_items
-from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units.reading import FORMAT, METADATA
 from saliscope.runs.units.synthesis import add_images, to_webp
 from saliscope.runs.units.tables import TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
@@ -164,7 +164,7 @@ def write_index(
     workers: int | None = None,
     device: str = "cpu",
     report: Report | None = None,
-) -> Summary:
+) -> IndexResult:
     """Index all images that are not indexed yet, and write the tables.
 
     `report` is called after each batch. An exception in it stops the index; finished batches are kept.
@@ -174,20 +174,14 @@ def write_index(
     start, store = time.perf_counter(), job.store
     if _is_finished(job):
         counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
-        return Summary(store.folder, counts, 0, time.perf_counter() - start)
-    lock: FileLock | Lease
-    if isinstance(store, LocalStore):
-        store.make_folder(WORK)
-        lock = FileLock(store)
-    else:
-        lock = Lease(store)
+        return IndexResult(store.folder, counts, 0, time.perf_counter() - start)
+    lock = take_lock(store)
     try:
         store.write(SETTINGS, json.dumps(job.record, indent=1).encode())
         state = _read_state(store)
         before = state.done
         if workers is None:
-            few = len(job.items) - before <= FEW
-            workers = 0 if few else max(1, min(4, (os.cpu_count() or 2) // 2))
+            workers = default_workers(len(job.items) - before)
         try:
             _Indexing(job, state, report).run(decode, workers, device)
             _synthesize(job, state, report)
@@ -209,7 +203,7 @@ def write_index(
         store.delete([STATE])
     finally:
         lock.release()
-    return Summary(store.folder, counts, len(job.items) - before, seconds)
+    return IndexResult(store.folder, counts, len(job.items) - before, seconds)
 
 
 def _is_finished(job: IndexJob) -> bool:

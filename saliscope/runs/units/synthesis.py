@@ -46,7 +46,10 @@ def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
     """Return images [K, C, H, W] as WebP files, None for dead channels, whose images mean nothing."""
     files: list[bytes | None] = []
     for image, is_dead in zip(images, dead, strict=True):
+        if is_dead:
+            files.append(None)
+            continue
         buffer = io.BytesIO()
         Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()).save(buffer, "WEBP", quality=QUALITY, method=6)
-        files.append(None if is_dead else buffer.getvalue())
+        files.append(buffer.getvalue())
     return files
