@@ -49,9 +49,8 @@ def link_to_repository(app, name, source):
 
 
 def omit_unused_files(app, name, template, context, doctree):
-    """Load the styles of notebooks only in notebooks, and those of code not in the search: pages stay light."""
-    unused = [] if name.startswith("notebooks/") else ["mystnb"]
-    unused += ["copybutton", "clipboard", "pygments"] if name == "search" else []
+    """Leave out styles that hardly change a page, so that it stays light: site.css has some lines for notebooks."""
+    unused = ["mystnb", *(["copybutton", "clipboard", "pygments"] if name == "search" else [])]
     for kind in ("css_files", "script_files"):
         context[kind] = [file for file in context[kind] if not any(part in str(file) for part in unused)]
 
