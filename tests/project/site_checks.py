@@ -26,7 +26,10 @@ LIMIT = 300_000
 LOADED = re.compile(r'<(?:script|link)\b[^>]*\b(?:src|href)="([^"]+)"[^>]*>')
 IMAGES = re.compile(r"data:image/[\w+.-]+;base64,[\w+/=]*")
 OTHER_HOST = re.compile(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*stylesheet[^>]*//')
-KINDS = ("index", "start", "faq", "your_model", "reference/explain", "reference/commands", "figures", "search")
+KINDS = (
+    "index", "start", "faq", "your_model", "page", "reference/explain", "reference/commands", "figures", "search",
+    "notebooks/1_first_map",
+)  # fmt: skip
 """One page of each kind."""
 QUESTIONS = {
     "grad-cam vision transformer": {"faq", "coming_from", "networks"},

@@ -14,7 +14,7 @@ from tests.project.sources import ROOT, files, parse
 REFERENCE = ROOT / "docs" / "reference"
 LISTED = re.compile(r"^\.\. names:: (\S+)\n\n(.*?)^```$", re.M | re.S)
 DESCRIBED = {"explainers.METHODS", "explainers.METRICS", "explainers.MethodName", "saliscope.runs"}
-"""Names without a docstring of their own, which the text of a page describes."""
+"""Names without a docstring, which the text of a page describes."""
 
 
 def listed() -> Counter[str]:

@@ -1,6 +1,6 @@
 """Write the screenshots of docs/page.md into docs/screenshots: `python -m tests.support.page_screenshots`.
 
-A new picture is only kept if it differs visibly, so that a run without a change of the page changes no file.
+A new screenshot is only kept if it differs visibly, so that a run without a change of the page changes no file.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ VIEWS = {
 STILL_TIME = 6
 """Seconds after which a view has drawn its answer."""
 DIFFERENT = 2.0
-"""Mean difference of two pictures, of 255, from which the page has changed."""
+"""Mean difference of two screenshots, of 255, from which the page has changed."""
 
 
 def save(page: Any, name: str) -> None:
-    """Write a screenshot as WebP, unless the picture that is there looks the same."""
+    """Write a screenshot as WebP, unless the screenshot that is there looks the same."""
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     path = FOLDER / f"{name}.webp"
     if path.exists():
@@ -49,7 +49,7 @@ def explain(visit: Visit) -> None:
     """Open the page with an example, and wait until its sentence and its check are there."""
     visit.open("?example=dog")
     visit.until("document.querySelector('#hl-status .hl-headline')?.textContent.includes('Without')")
-    visit.until("!document.body.textContent.includes('Comparing with controls')")
+    visit.until("!/Comparing with controls|Randomizing weights/.test(document.body.textContent)")
     visit.page.mouse.move(0, 0)
 
 
