@@ -32,7 +32,7 @@ KINDS = (
 )  # fmt: skip
 """One page of each kind."""
 QUESTIONS = {
-    "grad-cam vision transformer": {"faq", "coming_from", "networks"},
+    "grad-cam vision transformer": {"faq", "coming_from"},
     "which layer resnet": {"faq"},
     "integrated gradients baseline": {"faq", "reference/gradients"},
     "less memory": {"faq"},
