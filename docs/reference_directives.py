@@ -51,7 +51,7 @@ class Commands(SphinxDirective):
 
         group = typer.main.get_command(app)
         text = get_docs_for_click(obj=group, ctx=typer.Context(group), name="saliscope").partition("\n## ")
-        return self.parse_text_to_nodes(f"## {text[2]}".replace("<", "\\<"), allow_section_headings=True)
+        return self.parse_text_to_nodes(f"## {text[2]}", allow_section_headings=True)
 
 
 def escape(line):
