@@ -1,0 +1,183 @@
+"""Every method on the same four images: `python -m benchmarks.gallery` writes docs/gallery.md and docs/gallery/.
+
+`--only NAME` computes the maps of single methods, and `--only` without a name only writes the text. The text comes from
+the texts of the page and from measured results, so that each sentence is written once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+import explainers
+from benchmarks.faithfulness.questions import question
+from saliscope.compute.methods.badges import table as verdicts_table
+from saliscope.compute.methods.costs import table as costs_table
+from saliscope.compute.methods.explanations import GUIDES
+from saliscope.compute.methods.lines import GROUP_TITLES, LINES
+from saliscope.zoo import Model, load_model
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
+IMAGES = ("coffee", "goldfish", "pair", "hopper")
+SIDE, GAP, SECONDS = 160, 4, 20.0
+"""Side of a map and the gap between maps in pixels; time budget of a slow method for one map in seconds."""
+BUILT_IN = "EfficientNet-Lite0"
+OTHER_NETWORKS = {
+    "attention": "It needs attention between tokens, which this network does not have. "
+    "[A vision transformer](notebooks/8_vision_transformer.ipynb) shows maps of such methods.",
+    "perturbation": "It needs an object detector. [Detection](notebooks/6_detection.ipynb) explains one.",
+    "features": "It needs attention between tokens, which this network does not have. "
+    "[A vision transformer](notebooks/8_vision_transformer.ipynb) shows the heads of one.",
+    "backward rule": "It is made for attention between tokens, which this network does not have. "
+    "[A vision transformer](notebooks/8_vision_transformer.ipynb) compares such maps.",
+}
+"""By family, why a method has no maps here, and where to see some."""
+HEAD = """# Gallery
+
+After this page you know what the map of each method looks like, what it costs, and when to use it.
+
+Every method explains the top prediction of {network} for the same four images, at its default options, and slow methods for at most
+{seconds:.0f} seconds an image. Red is evidence for the class, blue is evidence against it. Maps of sizes, such as those of gradients, have no blue.
+
+![The four images]({folder}/images.webp)
+
+The network predicts {predictions}. The last image is of a person in uniform, which is an instructive mistake.
+
+- **Cost** is the time of one map in forward passes of this network, and what else the method needs from a network.
+- **Verdict** compares deletion and insertion of the maps with those of maps that do not use the network, over {count} images. It also
+  says whether the map changes if the weights are randomized. [Methods](methods.md#how-faithful-are-the-maps) has the numbers.
+- To choose by your own network and images, use `explainers.recommend`, as in [Which method](notebooks/2_which_method.ipynb).
+
+`python -m benchmarks.gallery` writes this page and its images.
+"""
+
+
+def open_image(name: str) -> Image.Image:
+    """Open an example image of the project by name, or any image by path."""
+    examples = {path.stem: path for path in (ROOT / "assets" / "examples").glob("*.jpg")}
+    return Image.open(examples.get(name, Path(name))).convert("RGB")
+
+
+# The images
+
+
+def strip(images: list[Image.Image], side: int = SIDE) -> Image.Image:
+    """Draw images of the same size in a row."""
+    row = Image.new("RGB", (len(images) * (side + GAP) - GAP, side), "white")
+    for column, image in enumerate(images):
+        row.paste(image.resize((side, side), Image.Resampling.LANCZOS), (column * (side + GAP), 0))
+    return row
+
+
+def maps(model: Model, method: explainers.Method, images: list[Image.Image], side: int = SIDE) -> Image.Image:
+    """Draw the maps of a method over the crops of the images, each for its top class."""
+    options: dict[str, Any] = {"budget": SECONDS} if method.long else {}
+    drawn = []
+    for image in images:
+        found = explainers.explain(method.name, model.network, model.prepare(image), compare=False, **options)
+        drawn.append(found.overlay(model.crop(image).resize((side, side), Image.Resampling.LANCZOS))[0])
+    return strip(drawn, side)
+
+
+def has_maps(method: explainers.Method) -> bool:
+    """Return whether the built-in network has maps of this method."""
+    return method.returns != "channels" and method.name not in costs_table()["elsewhere"]
+
+
+# The text
+
+
+def page(predictions: str) -> str:
+    """Return docs/gallery.md; `predictions` says what the network predicts for the images."""
+    values = {"network": BUILT_IN, "seconds": SECONDS, "folder": FOLDER.name, "predictions": predictions}
+    parts = [HEAD.format(**values, count=verdicts_table()["photographs"])]
+    for group, lines in LINES.items():
+        parts.append(f"## {GROUP_TITLES[group]}\n")
+        parts += [entry(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
+    return "\n".join(parts)
+
+
+def entry(method: explainers.Method, line: str) -> str:
+    """Return the part of the page about one method."""
+    name = method.name
+    image = f"![Maps of {name}]({FOLDER.name}/{name}.webp)" if has_maps(method) else why_no_maps(method)
+    words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
+    high, _, limits = (text.format(**words) for text in GUIDES[name])
+    return "\n".join(
+        [
+            f"### {method.title}\n",
+            f"`{name}` · {method.paper}\n",
+            f"{image}\n",
+            f"- **Shows** {high}.",
+            f"- **Use it** for the question “{question(name)}” {line}",
+            f"- **Limits.** {' '.join(filter(None, [limits, method.caution]))}",
+            f"- **Cost.** {cost(method)}",
+            f"- **Verdict.** {verdict(method)}\n",
+        ]
+    )
+
+
+def why_no_maps(method: explainers.Method) -> str:
+    """Return the sentence that replaces the maps."""
+    if method.returns == "channels":
+        return "It returns one value for each channel and has no map."
+    return OTHER_NETWORKS[method.family]
+
+
+def cost(method: explainers.Method) -> str:
+    """Return the forward passes of one map, and what the method needs."""
+    passes, network = costs_table()["passes"][method.name], costs_table()["elsewhere"].get(method.name)
+    amount = f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):,.0f}"
+    needs = {"a layer": method.takes_layer, "a gradient": method.gradients}
+    needed = " and ".join(word for word, needed in needs.items() if needed)
+    return f"{amount} forward passes{f' of {network}' if network else ''}. {f'Needs {needed}.' if needed else 'Needs only scores.'}"
+
+
+def verdict(method: explainers.Method) -> str:
+    """Return the results of the method in the words of a verdict."""
+    if method.family == "control":
+        return "A control. It does not use the network."
+    measured = verdicts_table()["methods"][method.name]
+    compared = {control: each["verdict"] for control, each in measured.get("beside", {}).items()}
+    if not compared:
+        return "Not measured on this network."
+    clauses = [explainers.describe_results(compared)]
+    if not method.reads_class:
+        clauses.append("is the same for every class")
+    if measured["depends_on_weights"] is not None:
+        clauses.append("depends on the weights" if measured["depends_on_weights"] else "hardly depends on the weights")
+    sentence = "; ".join(clauses)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def predictions(model: Model, images: list[Image.Image]) -> str:
+    """Return the top predictions of the network in words."""
+    found = []
+    for image in images:
+        probability, label = model.network(model.prepare(image)).softmax(1)[0].max(0)
+        found.append(f"{model.labels[int(label)]} ({float(probability):.0%})")
+    return f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def main() -> None:
+    """Write the page and its images."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gallery", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="*", help="compute only the maps of these methods")
+    given = parser.parse_args()
+    model, images = load_model(), [open_image(name) for name in IMAGES]
+    FOLDER.mkdir(exist_ok=True)
+    strip([model.crop(image) for image in images]).save(FOLDER / "images.webp", quality=80, method=6)
+    for method in explainers.METHODS.values():
+        if has_maps(method) and (given.only is None or method.name in given.only):
+            maps(model, method, images).save(FOLDER / f"{method.name}.webp", quality=80, method=6)
+            print(method.name, flush=True)
+    PAGE.write_text(page(predictions(model, images)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
