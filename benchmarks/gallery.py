@@ -1,13 +1,12 @@
 """Every method on the same four images: `python -m benchmarks.gallery` writes docs/gallery.md and docs/gallery/.
 
-`--only NAME` computes the maps of single methods, and `--only` without a name only writes the text. The text comes from
-the texts of the page and from measured results, so that each sentence is written once.
+`--only NAME` computes the maps of single methods, and `--only` without a name writes only the text. The text consists
+of the page's texts and of measured results, so that each sentence is written once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +23,33 @@ from saliscope.zoo import Model, load_model
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 IMAGES = ("coffee", "goldfish", "pair", "hopper")
-SIDE, GAP, SECONDS = 160, 4, 20.0
+SIDE, GAP, SECONDS = 160, 4, 60.0
 """Side of a map and the gap between maps in pixels; time budget of a slow method for one map in seconds."""
 BUILT_IN = "EfficientNet-Lite0"
-OTHER_NETWORKS = {
-    "attention": "It needs attention between tokens, which this network does not have. "
-    "[A vision transformer](notebooks/8_vision_transformer.ipynb) shows maps of such methods.",
-    "perturbation": "It needs an object detector. [Detection](notebooks/6_detection.ipynb) explains one.",
-    "features": "It needs attention between tokens, which this network does not have. "
-    "[A vision transformer](notebooks/8_vision_transformer.ipynb) shows the heads of one.",
-    "backward rule": "It is made for attention between tokens, which this network does not have. "
-    "[A vision transformer](notebooks/8_vision_transformer.ipynb) compares such maps.",
+ELSEWHERE = {
+    "vit_b_16": "It needs attention between tokens, which this network does not have: see "
+    "[Vision transformer](notebooks/8_vision_transformer.ipynb).",
+    "ssdlite320_mobilenet_v3_large": "It needs an object detector: see [Detection](notebooks/6_detection.ipynb).",
 }
-"""By family, why a method has no maps here, and where to see some."""
+"""Why the built-in network has no maps of a method, by the network on which its cost was measured."""
 HEAD = """# Gallery
 
 After this page you know what the map of each method looks like, what it costs, and when to use it.
 
-Every method explains the top prediction of {network} for the same four images, at its default options, and slow methods for at most
-{seconds:.0f} seconds an image. Red is evidence for the class, blue is evidence against it. Maps of sizes, such as those of gradients, have no blue.
+Every method explains the top prediction of {network} for the same four images, at its default options. Slow methods
+have at most {seconds:.0f} seconds for an image. Red is evidence for the class, blue is evidence against it. Maps without
+negative values, and those of the sizes of gradients, have colors from dark to bright.
 
 ![The four images]({folder}/images.webp)
 
-The network predicts {predictions}. The last image is of a person in uniform, which is an instructive mistake.
+The network predicts {predictions}. The last one is an instructive mistake: see the cap in its maps.
 
 - **Cost** is the time of one map in forward passes of this network, and what else the method needs from a network.
-- **Verdict** compares deletion and insertion of the maps with those of maps that do not use the network, over {count} images. It also
-  says whether the map changes if the weights are randomized. [Methods](methods.md#how-faithful-are-the-maps) has the numbers.
-- To choose by your own network and images, use `explainers.recommend`, as in [Which method](notebooks/2_which_method.ipynb).
+- **Verdict** compares deletion and insertion of the maps with those of maps that do not use the network, over {count}
+  images. It also says whether the map changes if the weights are randomized.
+  [Methods](methods.md#how-faithful-are-the-maps) has the numbers.
+- To choose for your own network and images, use `explainers.recommend`, as in
+  [Which method](notebooks/2_which_method.ipynb).
 
 `python -m benchmarks.gallery` writes this page and its images.
 """
@@ -89,6 +87,12 @@ def has_maps(method: explainers.Method) -> bool:
     return method.returns != "channels" and method.name not in costs_table()["elsewhere"]
 
 
+def save(image: Image.Image, name: str) -> None:
+    """Write an image of the gallery."""
+    FOLDER.mkdir(exist_ok=True)
+    image.save(FOLDER / f"{name}.webp", quality=80, method=6)
+
+
 # The text
 
 
@@ -114,7 +118,7 @@ def entry(method: explainers.Method, line: str) -> str:
             f"`{name}` · {method.paper}\n",
             f"{image}\n",
             f"- **Shows** {high}.",
-            f"- **Use it** for the question “{question(name)}” {line}",
+            f"- **When to use it.** To answer “{question(name)}” {line}",
             f"- **Limits.** {' '.join(filter(None, [limits, method.caution]))}",
             f"- **Cost.** {cost(method)}",
             f"- **Verdict.** {verdict(method)}\n",
@@ -126,7 +130,7 @@ def why_no_maps(method: explainers.Method) -> str:
     """Return the sentence that replaces the maps."""
     if method.returns == "channels":
         return "It returns one value for each channel and has no map."
-    return OTHER_NETWORKS[method.family]
+    return ELSEWHERE[costs_table()["elsewhere"][method.name]]
 
 
 def cost(method: explainers.Method) -> str:
@@ -134,8 +138,8 @@ def cost(method: explainers.Method) -> str:
     passes, network = costs_table()["passes"][method.name], costs_table()["elsewhere"].get(method.name)
     amount = f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):,.0f}"
     needs = {"a layer": method.takes_layer, "a gradient": method.gradients}
-    needed = " and ".join(word for word, needed in needs.items() if needed)
-    return f"{amount} forward passes{f' of {network}' if network else ''}. {f'Needs {needed}.' if needed else 'Needs only scores.'}"
+    needed = " and ".join(word for word, needed in needs.items() if needed) or "only scores"
+    return f"{amount} forward passes{f' of {network}' if network else ''}. Needs {needed}."
 
 
 def verdict(method: explainers.Method) -> str:
@@ -145,7 +149,8 @@ def verdict(method: explainers.Method) -> str:
     measured = verdicts_table()["methods"][method.name]
     compared = {control: each["verdict"] for control, each in measured.get("beside", {}).items()}
     if not compared:
-        return "Not measured on this network."
+        reason = measured.get("reason", "not measured")
+        return "Not measured." if reason == "not measured" else f"Not measured: {reason}."
     clauses = [explainers.describe_results(compared)]
     if not method.reads_class:
         clauses.append("is the same for every class")
@@ -159,22 +164,20 @@ def predictions(model: Model, images: list[Image.Image]) -> str:
     """Return the top predictions of the network in words."""
     found = []
     for image in images:
-        probability, label = model.network(model.prepare(image)).softmax(1)[0].max(0)
-        found.append(f"{model.labels[int(label)]} ({float(probability):.0%})")
+        found.append(model.labels[int(model.network(model.prepare(image)).argmax())])
     return f"{', '.join(found[:-1])} and {found[-1]}"
 
 
 def main() -> None:
     """Write the page and its images."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gallery", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", help="compute only the maps of these methods")
     given = parser.parse_args()
     model, images = load_model(), [open_image(name) for name in IMAGES]
-    FOLDER.mkdir(exist_ok=True)
-    strip([model.crop(image) for image in images]).save(FOLDER / "images.webp", quality=80, method=6)
+    save(strip([model.crop(image) for image in images]), "images")
     for method in explainers.METHODS.values():
         if has_maps(method) and (given.only is None or method.name in given.only):
-            maps(model, method, images).save(FOLDER / f"{method.name}.webp", quality=80, method=6)
+            save(maps(model, method, images), method.name)
             print(method.name, flush=True)
     PAGE.write_text(page(predictions(model, images)), encoding="utf-8")
 

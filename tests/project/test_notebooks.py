@@ -31,10 +31,16 @@ MOST, MOST_OF_ALL = 300_000, 3_000_000
 """The largest size of one notebook, and of all together, in bytes."""
 SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 SMALLER = {
+    "9_shortcut": {"range(150)": "range(60)"},
+    "10_text": {"range(150)": "range(10)"},
+    "11_videos": {"range(120)": "range(4)"},
+    "14_two_checkpoints": {"*head), 120,": "*head), 60,"},
     "7_segmentation": {"range(200)": "range(20)"},
     "8_vision_transformer": {"range(120)": "range(12)", "make_images(200)": "make_images(20)"},
 }
-"""Shorter training and fewer images for the tests. The detector of notebook 6 must find objects."""
+"""Shorter training and fewer images for the tests. The detector of notebook 6 must find objects, and the checkpoints of
+notebook 14 must differ.
+"""
 
 
 def run(path: Path, folder: Path, smaller: dict[str, str] | None = None) -> dict[str, Any]:
@@ -118,8 +124,13 @@ def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypa
         html = "".join(data.get("text/html", ""))
         assert "<script" not in html and set(re.findall(r"data:(image/\w+)", html)) <= {"image/jpeg", "image/webp"}
         assert "text/plain" in data or output["output_type"] == "stream", "an error"
+    assert path.stat().st_size <= MOST
     counts = [cell["execution_count"] for cell in stored["cells"] if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
+
+
+def test_the_notebooks_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in NOTEBOOKS) <= MOST_OF_ALL
 
 
 def kinds(cell: dict[str, Any]) -> list[list[str]]:
