@@ -37,8 +37,8 @@ HEAD = """# Gallery
 After this page you know what the map of each method looks like, what it costs, and when to use it.
 
 Every method explains the top prediction of {network} for the same four images, at its default options. Slow methods
-have at most {seconds:.0f} seconds for an image. Red is evidence for the class, blue is evidence against it. Maps without
-negative values, and those of the sizes of gradients, have colors from dark to bright.
+have at most {seconds:.0f} seconds for an image. Red is evidence for the class, blue is evidence against it. Maps that
+are never negative, and sizes of gradients, have colors from dark to bright.
 
 ![The four images]({folder}/images.webp)
 

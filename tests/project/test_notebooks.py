@@ -23,6 +23,7 @@ import torch
 import explainers
 import saliscope
 from saliscope.__main__ import main
+from tests.project.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "notebooks"
@@ -131,6 +132,18 @@ def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypa
 
 def test_the_notebooks_together_are_small() -> None:
     assert sum(path.stat().st_size for path in NOTEBOOKS) <= MOST_OF_ALL
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, FOLDER / "README.md"], ids=lambda path: path.stem)
+def test_linked_files_and_headings_exist(path) -> None:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n".join("".join(cell["source"]) for cell in cells)
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = path.parent / link
+        assert target.exists(), link
+        assert not (link and anchor) or anchor in anchors(target), f"{link}#{anchor}"
 
 
 def kinds(cell: dict[str, Any]) -> list[list[str]]:
