@@ -109,7 +109,8 @@ def page(predictions: str) -> str:
 def entry(method: explainers.Method, line: str) -> str:
     """Return the part of the page about one method."""
     name = method.name
-    image = f"![Maps of {name}]({FOLDER.name}/{name}.webp)" if has_maps(method) else why_no_maps(method)
+    alt = f"Maps of {method.title} for the four images"
+    image = f"![{alt}]({FOLDER.name}/{name}.webp)" if has_maps(method) else why_no_maps(method)
     words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
     high, _, limits = (text.format(**words) for text in GUIDES[name])
     return "\n".join(
@@ -151,11 +152,13 @@ def verdict(method: explainers.Method) -> str:
     if not compared:
         reason = measured.get("reason", "not measured")
         return "Not measured." if reason == "not measured" else f"Not measured: {reason}."
-    clauses = [explainers.describe_results(compared)]
+    clauses, depends = [explainers.describe_results(compared)], measured["depends_on_weights"]
     if not method.reads_class:
         clauses.append("is the same for every class")
-    if measured["depends_on_weights"] is not None:
-        clauses.append("depends on the weights" if measured["depends_on_weights"] else "hardly depends on the weights")
+        if depends is not None:  # the last layer, which tells classes apart, cannot change such a map
+            depends = abs(measured["cascade"]) < explainers.Randomization.ALL_LAYERS
+    if depends is not None:
+        clauses.append("depends on the weights" if depends else "hardly depends on the weights")
     sentence = "; ".join(clauses)
     return f"{sentence[:1].upper()}{sentence[1:]}."
 
@@ -171,7 +174,8 @@ def predictions(model: Model, images: list[Image.Image]) -> str:
 def main() -> None:
     """Write the page and its images."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="*", help="compute only the maps of these methods")
+    only = "compute only the maps of these methods, or without a name none"
+    parser.add_argument("--only", nargs="*", metavar="NAME", choices=list(explainers.METHODS), help=only)
     given = parser.parse_args()
     model, images = load_model(), [open_image(name) for name in IMAGES]
     save(strip([model.crop(image) for image in images]), "images")
