@@ -55,7 +55,7 @@ def use_own_folder() -> None:
 
 def folder() -> str:
     """Return the path of the folder."""
-    from gradio.utils import get_upload_folder
+    from gradio.utils import get_upload_folder  # gradio takes seconds to start
 
     return os.path.realpath(get_upload_folder())
 
