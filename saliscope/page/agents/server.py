@@ -117,12 +117,12 @@ def _refuse_stream(_: Request) -> Response:
 
 @functools.cache
 def _places() -> anyio.CapacityLimiter:
-    """Return the places for running calls, created inside the event loop."""
+    """Return the limiter of calls that run at the same time; it must be created inside the event loop."""
     return anyio.CapacityLimiter(limits.PLACES["quick"])
 
 
 def _checked_hosts(host: str) -> Any:
-    """Return the check of hosts and origins, without which a web site could call a page of this machine."""
+    """Return the check of hosts and origins, without which any website could call a page on this machine."""
     from mcp.server.transport_security import TransportSecuritySettings  # mcp is an extra
 
     if not access.is_loopback(host):

@@ -79,7 +79,7 @@ def connect(address: str | None) -> Iterator[None]:
         own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # The machines of a cluster need no Saliscope, only the packages of the extra `ray`.
+            # The machines of a cluster need only the packages of the extra `ray`, and not Saliscope itself.
             code = [*PACKAGES] if address is None else [str(build_wheel(Path(folder)))]
             modules = {"py_modules": code, "excludes": ["__pycache__"]}
             ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)

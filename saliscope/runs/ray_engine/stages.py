@@ -142,7 +142,7 @@ def _describe(batch: Batch) -> dict[str, Any]:
 
 
 def _row(*, batch: Any = None, decoded: Any = None, rows: Any = None, result: Any = None) -> pa.Table:
-    """Return a row of Ray Data. With `result` alone, the other stages pass it on."""
+    """Return a row of Ray Data. With only `result`, the other stages pass it on."""
     values = {"batch": batch, "decoded": decoded, "rows": rows, "result": result}
     packed = {name: [None if value is None else pickle.dumps(value)] for name, value in values.items()}
     return pa.table({name: pa.array(value, pa.large_binary()) for name, value in packed.items()})

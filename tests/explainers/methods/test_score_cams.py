@@ -28,9 +28,6 @@ class RecordInputs(nn.Module):
         return self.net(x)
 
 
-# Rows of peers.md
-
-
 def test_p33_no_masked_image_is_brighter_than_the_original():
     """torchcam's coefficients add up to 5.5; here they are i / N."""
     net, images = RecordInputs(residual()), random_images(2)

@@ -125,7 +125,7 @@ class Uploads:
         while True:
             place = folder()
             await asyncio.to_thread(sweep, place)
-            async with self._lock:  # results are written without asking for room
+            async with self._lock:  # results are written without checking the space
                 await asyncio.to_thread(self._remove_oldest, 0)
             await asyncio.sleep(limits.SWEEP)
 
