@@ -105,8 +105,8 @@ def _note_stochastic(name: str, found: Behavior) -> None:
     else:
         sentence = (
             f"The output of this {name} for the same image changes {by}, even with fixed seeds, so the result contains "
-            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a random "
-            "separate generator), or draw from torch's global generator."
+            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a separate "
+            "random generator), or draw from torch's global generator."
         )
     note_finding("stochastic", sentence, noise=found.noise, is_repeatable=found.is_repeatable)
 
