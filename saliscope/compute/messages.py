@@ -254,7 +254,7 @@ def file_name(step: Answer | Refining) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
-NO_GRID = "None of its layers has cells with positions, as the layers of a convolutional network have."
+NO_GRID = "No layer of this network has cells with positions, as the layers of a convolutional network have."
 COMPARES_CLASSES = (
     "It compares the scores of several classes for a whole image, but a detection or a region only has one score."
 )
