@@ -184,7 +184,7 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
 
 
 def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
-    """Two quick clicks on examples, of which the first is asked last; a class then explains the shown image."""
+    """Two quick clicks, where the request of the first arrives last; a class then explains the shown image."""
     page, held = visit.open("?example=dog").page, list[Any]()
     headline = expect(page.locator("#hl-status .hl-headline"))
 
