@@ -45,8 +45,8 @@ are never negative, and sizes of gradients, have colors from dark to bright.
 The network predicts {predictions}. The last one is an instructive mistake: see the cap in its maps.
 
 - **Cost** is the time of one map in forward passes of this network, and what else the method needs from a network.
-- **Verdict** compares deletion and insertion of the maps with those of maps that do not use the network, over {count}
-  images. It also says whether the map changes if the weights are randomized.
+- **Verdict** compares deletion and insertion ([metrics](metrics.md)) of the maps with those of maps that do not use the
+  network, over {count} images. It also says whether the map changes if the weights are randomized.
   [Faithfulness](faithfulness.md) has the numbers.
 - To choose for your own network and images, use `explainers.recommend`, as in
   [Which method](notebooks/2_which_method.ipynb).
