@@ -87,6 +87,9 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    for name in {Path(block.file).stem for block in blocks(page) if block.file}:
+        monkeypatch.setitem(sys.modules, name, None)  # its former value comes back after the test
+        del sys.modules[name]
     for block in blocks(page):
         if block.missing:
             continue
