@@ -98,7 +98,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = guide.split("## Add a backward rule\n")[1].split("\n## ")[0]
     blocks = [textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", recipe, re.DOTALL)]
     rule, composite, parts, rules = blocks
-    rules_file = folder / "explainers" / "backward" / "lrp_rules.py"
+    rules_file = folder / "explainers" / "rules" / "lrp_rules.py"
     relevance = folder / "tests" / "explainers" / "relevance" / "test_relevance.py"
     insert(rules_file, "def excitation(", f"{rule}\n\n")
     insert(rules_file, '    "epsilon_plus": ', textwrap.indent(composite, "    "))
