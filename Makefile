@@ -1,6 +1,6 @@
 # `make app` starts the page and `make test` runs all tests. Both create the virtual environment first.
 .DEFAULT_GOAL := help
-.PHONY: help app test lint types smoke bench zoo hostile attack load soak lowest lock audit chromium clean
+.PHONY: help app test lint types docs smoke bench zoo hostile attack load soak lowest lock audit chromium clean
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +11,7 @@ help:
 	@echo "make app     start the page on http://127.0.0.1:7860 (options: make app ARGS='--model resnet50')"
 	@echo "make test    run all tests (options: make test ARGS='-k hooks')"
 	@echo "make lint    ruff; for scripts eslint, tsc and prettier;  make types  mypy;  make smoke  short benchmarks;  make bench  all benchmarks"
+	@echo "make docs    build the site into build/site and check it (links, names, blocks of code, search, size, accessibility)"
 	@echo "make zoo     test all kinds of methods on 180 networks (20 minutes on two idle cores); writes docs/networks.md"
 	@echo "make hostile  decode 1,600 hostile files, and those in the folder SALISCOPE_HOSTILE; load hostile checkpoints"
 	@echo "make attack  attack a running page;  make load  100 users;  make soak  rounds of questions (ARGS='--rounds 8 --questions 12')"
@@ -38,6 +39,11 @@ node_modules: package.json
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+
+# A warning is an error: a dead link, a name without a docstring, a page that no menu lists.
+docs: $(VENV)/.docs chromium
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/project/site_checks.py tests/project/test_reference.py tests/project/test_docs_blocks.py
 
 smoke: $(VENV)/.test
 	timeout 240 $(BIN)/python -m benchmarks --smoke
@@ -100,6 +106,10 @@ $(VENV)/.app: requirements.txt | $(VENV)/bin/python
 $(VENV)/.test: requirements.txt pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install -q --no-compile -r requirements.txt -e '.[test,peers,check,zoo,data]'
 	@touch $@ $(VENV)/.app
+
+$(VENV)/.docs: $(VENV)/.test
+	$(BIN)/pip install -q --no-compile -e '.[docs]'
+	@touch $@
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is required. Run: make PYTHON=python3.12 ...")'

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import explainers
-from benchmarks.sheet import ROOT, open_image
+from benchmarks.gallery import ROOT, open_image
 from saliscope.zoo import load_model
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import explainers
-from benchmarks.sheet import open_image
+from benchmarks.gallery import open_image
 from explainers.maps.resize import rank_correlation
 from saliscope.zoo import load_model
 

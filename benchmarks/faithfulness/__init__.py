@@ -1,5 +1,5 @@
 """Faithfulness of each method: deletion, insertion and randomization over many images.
 
-`measure` fills a cache outside the repository, image by image. `table` writes the table of docs/methods.md and the
+`measure` fills a cache outside the repository, image by image. `table` writes the table of docs/faithfulness.md and the
 page's results from it.
 """

@@ -7,7 +7,7 @@ A run resumes where the last one with the same --cache stopped: quick methods fi
 python -m benchmarks.faithfulness --photos assets/examples ~/photos --limit 100 --cache ~/faithfulness.json --write
 python -m benchmarks.faithfulness --photos ~/photos --only lrp xrai     compare these with the controls, save nothing
 
---write replaces the table of docs/methods.md and the page's results (saliscope/compute/methods/verdicts.json).
+--write replaces the table of docs/faithfulness.md and the page's results (saliscope/compute/methods/verdicts.json).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="precision of the curves")
     parser.add_argument("--model", default="auto", help="name of a model (default: the built-in one)")
     parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
-    parser.add_argument("--write", action="store_true", help="write docs/methods.md and the page's results")
+    parser.add_argument("--write", action="store_true", help="write docs/faithfulness.md and the page's results")
     arguments = parser.parse_args()
     model = load_model(arguments.model)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The results of a cache, as the page's JSON and as the table of docs/methods.md."""
+"""The results of a cache, as the page's JSON and as the table of docs/faithfulness.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip
 ROOT = Path(__file__).parents[2]
 COSTS = ROOT / "saliscope" / "compute" / "methods" / "costs.json"
 VERDICTS = ROOT / "saliscope" / "compute" / "methods" / "verdicts.json"
-PAGE = ROOT / "docs" / "methods.md"
+PAGE = ROOT / "docs" / "faithfulness.md"
 BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
 COLUMNS += "random, edges, center", "logit", "cascade"
@@ -143,7 +143,7 @@ def about(found: dict[str, Any]) -> str:
 
 
 def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
-    """Return docs/methods.md with the table of these results."""
+    """Return docs/faithfulness.md with the table of these results."""
     head, _, rest = page.partition(BEGIN)
     tail = rest.partition(END)[2]
     lines = "\n".join([about(found), "", *table(found, passes)])

@@ -86,7 +86,7 @@ def _figure(
     where = f" at {explanation.layer}" if explanation.layer else ""
     cells = " x ".join(f"{side}" for side in explanation.map[n].shape)
     lines = [f"{method.title if method else explanation.method}{where}, map of {cells} cells"]
-    lines += [*_score(explanation, n), explanation.verdicts[n].sentence]
+    lines += [*_score(explanation, n), explanation.verdicts[n].sentence.rstrip(".")]
     if frame is not None:
         lines.append(f"the frame with the strongest values, {frame + 1} of {len(whole)}")
     if image is None:

@@ -28,11 +28,11 @@ def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, place
     The first and the last cell keep their share of the size: cell i of n covers [i/n, (i+1)/n] of a side, and its value
     is that of its center (`align_corners=False`). No value is normalized, clipped or outside the range of the map.
 
-    "bilinear"  interpolates linearly along each axis between centers, and repeats the border value outside of them
-    "cubic"     monotone cubic interpolation between centers, for display: values between two zeros are 0, unlike with
-                bicubic interpolation; a side that becomes shorter is averaged
-    "nearest"   repeats the cell that covers the pixel's center
-    "area"      averages the cells that a pixel covers, for smaller sizes
+        "bilinear"  interpolates linearly along each axis between centers, and repeats the border value outside of them
+        "cubic"     monotone cubic interpolation between centers, for display: values between zeros are 0, unlike with
+                    bicubic interpolation; a side that becomes shorter is averaged
+        "nearest"   repeats the cell that covers the pixel's center
+        "area"      averages the cells that a pixel covers, for smaller sizes
 
     For maps of a layer's cells, give its `Layer.placement` or `Explanation.placement`: where the network crops, pads,
     flips or shifts its input, the cells are moved there first, and what the layer does not cover is 0 (`place`).

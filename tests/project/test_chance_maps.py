@@ -1,4 +1,4 @@
-"""The share of chance maps that are judged better or worse than random maps, as docs/metrics.md states it."""
+"""The share of chance maps that are judged better or worse than random maps, as docs/measurements.md states it."""
 
 from __future__ import annotations
 

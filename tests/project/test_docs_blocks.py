@@ -25,7 +25,8 @@ import saliscope
 from saliscope.cli import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES.remove(ROOT / "docs" / "recipes.md")  # test_recipes.py and others run its blocks
 BLOCK = re.compile(r"^(?:<!-- needs: (.*?) -->\n)?```python\n(?:# (\w+\.py)\n)?(.*?)^```$", re.M | re.S)
 SMALLER = ("metrics.md-2", "experiments.md", "concepts.md")
 """Blocks for which the built-in network runs at half of its resolution: no number of theirs is in the text."""
@@ -86,6 +87,9 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    for name in {Path(block.file).stem for block in blocks(page) if block.file}:
+        monkeypatch.setitem(sys.modules, name, None)  # its former value comes back after the test
+        del sys.modules[name]
     for block in blocks(page):
         if block.missing:
             continue
@@ -113,6 +117,7 @@ def test_needs_name_a_package_a_folder_or_what_is_not_here() -> None:
     """Only such blocks may be skipped: those of packages outside a plain installation, downloads and a server."""
     needs = {need for page in PAGES for block in blocks(page) for need in block.needs}
     optional = {"duckdb", "pandas", "polars", "datasets", "transformers", "open_clip"}
+    optional |= {"captum", "pytorch_grad_cam", "torchcam", "zennit"}
     assert needs == {"run/", "a running page", "a download of weights"} | optional
     # No Python block has another mark, which would hide it from the tests.
     for page in PAGES:

@@ -1,4 +1,4 @@
-"""The recipes "Add a method" and "Add a backward rule" of CONTRIBUTING.md, run in a copy of the project.
+"""The recipes "Add a method" and "Add a backward rule" of docs/recipes.md, run in a copy of the project.
 
 One file and one import line make a method known to the page, the API, the benchmark and the contract tests.
 """
@@ -94,12 +94,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     methods, oracles = folder / "explainers" / "methods", folder / "tests" / "support" / "oracles" / "rules.py"
     (methods / "toy.py").write_text(TOY)
     insert(methods / "__init__.py", "from explainers.registry import METHODS", "from explainers.methods.toy import *\n")
-    recipe = (
-        (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Add a backward rule\n")[1].split("\n## ")[0]
-    )
+    guide = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    recipe = guide.split("## Add a backward rule\n")[1].split("\n## ")[0]
     blocks = [textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)```", recipe, re.DOTALL)]
     rule, composite, parts, rules = blocks
-    rules_file = folder / "explainers" / "backward" / "lrp_rules.py"
+    rules_file = folder / "explainers" / "rules" / "lrp_rules.py"
     relevance = folder / "tests" / "explainers" / "relevance" / "test_relevance.py"
     insert(rules_file, "def excitation(", f"{rule}\n\n")
     insert(rules_file, '    "epsilon_plus": ', textwrap.indent(composite, "    "))

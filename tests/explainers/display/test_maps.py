@@ -147,6 +147,7 @@ def test_an_explanation_shows_itself_and_survives_saving(tmp_path):
     bundle = e._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html", "image/png"}
     assert bundle["text/plain"] == repr(e)
+    assert "..<" not in bundle["text/html"], "sentences end with one period"
     assert Image.open(io.BytesIO(bundle["image/png"])).size == figures(e)[0].drawn.size
     e.save(tmp_path / "map.npz")
     loaded = Explanation.load(tmp_path / "map.npz")

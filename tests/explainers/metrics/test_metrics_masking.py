@@ -192,7 +192,7 @@ def test_average_drop_increase_and_gain_by_hand():
     assert [found.values[name].item() for name in metrics] == pytest.approx(expected)
 
 
-# Rows M01 to M04 of docs/metrics.md, in which torchcam and pytorch-grad-cam are wrong
+# Rows M01 to M04 of docs/measurements.md, in which torchcam and pytorch-grad-cam are wrong
 
 
 def test_m01_a_constant_map_has_no_order():

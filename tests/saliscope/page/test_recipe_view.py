@@ -1,4 +1,4 @@
-"""The recipe "Add a view" of CONTRIBUTING.md, run step by step in a copy: the view is on the page and answers."""
+"""The recipe "Add a view" of docs/recipes.md, run step by step in a copy: the view is on the page and answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def follow_the_recipe(folder: Path) -> None:
         if path.name != "saliscope" and not path.name.startswith("."):
             (folder / path.name).symlink_to(path)
     shutil.copytree(ROOT / "saliscope", folder / "saliscope", ignore=shutil.ignore_patterns("__pycache__"))
-    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = guide.split("\n## Add a view\n", 1)[1].split("\n## ", 1)[0]
     blocks = re.findall(r"```(?:python|js)\n(.*?)```", section, re.DOTALL)
     page = folder / "saliscope" / "page"

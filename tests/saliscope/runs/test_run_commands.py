@@ -59,8 +59,9 @@ def call(*arguments: object) -> tuple[int, str, str]:
 
 
 def documented() -> dict[str, list[str]]:
-    """Return the keys of the JSON document of each command, in docs/data_sets.md."""
-    text = (ROOT / "docs" / "data_sets.md").read_text("utf-8").partition("## For scripts")[2].partition("\n## ")[0]
+    """Return the keys of the JSON document of each command, in docs/reference/files.md."""
+    page = (ROOT / "docs" / "reference" / "files.md").read_text("utf-8")
+    text = page.partition("## For scripts")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([^`]+)` \| (.*?) \|$", text, re.M)
     return {name: re.findall(r"`(\w+)`", keys) for name, keys in rows}
 

@@ -1,4 +1,4 @@
-"""The recipes "Add a model" and "Add a model source" of CONTRIBUTING.md: models are listed, loaded and explained."""
+"""The recipes "Add a model" and "Add a model source" of docs/recipes.md: models are listed, loaded and explained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def example(title: str) -> str:
     """Return the only block of code of a recipe."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
     (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     return textwrap.dedent("   " + block.lstrip())

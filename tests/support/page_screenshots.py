@@ -1,0 +1,77 @@
+"""Write the screenshots of docs/page.md into docs/screenshots: `python -m tests.support.page_screenshots`.
+
+A new screenshot is only kept if it differs visibly, so that a run without a change of the page changes no file.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from tests.saliscope.browser.conftest import ARGUMENTS, ROOT, STILL, Visit, chromium, served
+
+FOLDER = ROOT / "docs" / "screenshots"
+SIZE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 780}
+VIEWS = {
+    "compare": ("Compare", None),
+    "channels": ("Channels", None),
+    "erase": ("Erase", "Erase the highest"),
+    "concepts": ("Concepts", "Find concepts"),
+}
+"""File, name of the view, and the button that is pressed in it."""
+STILL_TIME = 6
+"""Seconds after which a view has drawn its answer."""
+DIFFERENT = 2.0
+"""Mean difference of two screenshots, of 255, from which the page has changed."""
+
+
+def save(page: Any, name: str) -> None:
+    """Write a screenshot as WebP, unless the screenshot that is there looks the same."""
+    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    path = FOLDER / f"{name}.webp"
+    if path.exists():
+        with Image.open(path) as former:
+            if former.size == image.size:
+                pixels = [np.asarray(each.convert("RGB"), dtype=float) for each in (former, image)]
+                if np.abs(pixels[0] - pixels[1]).mean() < DIFFERENT:
+                    return
+    image.save(path, quality=75, method=6)
+
+
+def explain(visit: Visit) -> None:
+    """Open the page with an example, and wait until its sentence and its check are there."""
+    visit.open("?example=dog")
+    visit.until("document.querySelector('#hl-status .hl-headline')?.textContent.includes('Without')")
+    visit.until("!/Comparing with controls|Randomizing weights/.test(document.body.textContent)")
+    visit.page.mouse.move(0, 0)
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address, sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        visit = Visit(browser.new_page(viewport=SIZE, **STILL), address)
+        explain(visit)
+        save(visit.page, "explain")
+        for name, (title, button) in VIEWS.items():
+            visit.open_view(title)
+            if button:
+                visit.page.get_by_role("button", name=button, exact=True).click()
+            visit.page.mouse.move(0, 0)
+            visit.page.wait_for_timeout(1000 * STILL_TIME)
+            save(visit.page, name)
+        phone = Visit(browser.new_page(viewport=PHONE, has_touch=True, **STILL), address)
+        explain(phone)
+        save(phone.page, "phone")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
