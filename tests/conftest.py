@@ -73,7 +73,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)  # after the selection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
-    slowest = (*chain(*APP_TESTS), "tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_view.py")
+    others = ("tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_view.py")
+    slowest = (*chain(*APP_TESTS), *others)
     items.sort(key=lambda item: not item.nodeid.startswith(slowest))
     # A test that is named on the command line always runs.
     if config.getoption("--slow") or any("::" in argument for argument in config.args):
