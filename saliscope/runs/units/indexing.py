@@ -116,15 +116,23 @@ class IndexJob:
 
 
 def prepare(
-    settings: IndexSettings, source: str, out: str | Path, *, limit: int | None = None, model: Model | None = None
+    settings: IndexSettings,
+    source: str,
+    out: str | Path,
+    *,
+    limit: int | None = None,
+    model: Model | None = None,
+    items: list[Item] | None = None,
 ) -> IndexJob:
     """Prepare an index, and report all errors in the settings and the source before any work starts.
+
+    `items` are the images, if they are known already. Then `source` is only their name.
 
     Errors   Refused; zoo.ModelUnavailable; those of `explainers`
     """
     from saliscope import zoo  # its settings are read at the first use
 
-    items = list_items(source, limit).items
+    items = list_items(source, limit).items if items is None else items
     model = model or zoo.load_model(settings.model, **settings.own)
     if model.channels not in (1, 3):
         raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
@@ -135,6 +143,7 @@ def prepare(
             near = Classes(model.labels).near(settings.effects)
             raise Refused(f"--effects {settings.effects!r} is not a class of {model.name}. {near}Or use predicted.")
     noise = torch.rand((1, model.channels, *model.size), generator=torch.Generator().manual_seed(0))
+    noise = noise.to(device_of(model.network))
     layers = list(settings.layers) or [default_layer(model.network, noise)]
     for layer in layers:  # reports unsuitable layers and networks
         explainers.feature_maps(model.network, noise, layer=layer)
