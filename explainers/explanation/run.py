@@ -22,7 +22,7 @@ from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
 from explainers.call.score_kind import ScoreKind, score_kind
 from explainers.call.view import EvalView
-from explainers.derived_targets import LogProbability, Probability, Through
+from explainers.derived_targets import Direction, LogProbability, Probability, Through
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
@@ -30,6 +30,7 @@ from explainers.explanation.result import Explanation, add_missing, add_missing_
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
+from explainers.methods.features import feature_maps
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
@@ -40,6 +41,7 @@ _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
 _POSITIONAL = ("model", "images", "target")
 """Arguments that messages do not list among the options."""
+INACTIVE = "inactive_concept"
 OF_COMPLETE_MAPS = frozenset(
     {"flat", "nothing_positive", "no_effect", "search_failed", "incomplete", "not_converged", "uniform_weights"}
     | {"unmoved_by_noise", "no_curvature"}
@@ -132,6 +134,9 @@ def explain(
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
     for maps, of_input, comparison in zip(found, inputs, comparisons, strict=True):
+        concept = _concept_of(through, target) if several is None else None
+        if concept is not None and not bool(maps.raw.any()):
+            _note_inactive(maps.record, model, images, concept)
         each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
         explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
@@ -320,7 +325,10 @@ def _explanation(
     for n, each in enumerate(evidence):
         own = [] if chosen.returns == "channels" else diagnose(each)
         if record.findings:
-            own = _own_findings(record, n) + own
+            noted = _own_findings(record, n)
+            if any(finding.code == INACTIVE for finding in noted):  # the cause of both
+                own = [finding for finding in own if finding.code not in ("no_gradient", "flat")]
+            own = noted + own
         if record.stopped_by:
             own = [_stopped_early(record), *(each for each in own if each.code not in OF_COMPLETE_MAPS)]
         findings.append(own + of_scores)
@@ -374,6 +382,24 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
         if where in (None, image) and finding not in own:
             own.append(finding)
     return own
+
+
+def _concept_of(through: Any, target: Any) -> Direction | None:
+    """Return the concept or direction that a map is about, None if it is not about one."""
+    inner = target.channels if isinstance(target, Through) else target
+    return next((each for each in (through, inner) if isinstance(each, Direction)), None)
+
+
+def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:
+    """Note the images in which a concept is not active anywhere: then it has no gradient, and the map is zero."""
+    maps = feature_maps(model, images, layer=concept.layer)
+    active = concept.activations(maps.movedim(1, -1)).flatten(1).any(1)
+    for image in (~active).nonzero()[:, 0].tolist():
+        sentence = (
+            f"{concept!r} is not active in this image, so the map is zero everywhere. Choose a concept that is active: "
+            "concepts.maps(images) has the activations."
+        )
+        record.findings.append((image, Finding(INACTIVE, sentence)))
 
 
 def _own_size(network: nn.Module) -> int | None:

@@ -136,6 +136,8 @@ def prepare(
     model = model or zoo.load_model(settings.model, **settings.own)
     if model.channels not in (1, 3):
         raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+    if settings.effects and model.task == "detection":
+        raise Refused(f"Effects need a score in every image, but {model.name} may detect nothing in one. Omit effects.")
     effects: int | str | None = settings.effects or None
     if effects not in (None, PREDICTED):
         effects = Classes(model.labels).find(settings.effects)
