@@ -20,6 +20,7 @@ from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
+from explainers.call.run import features
 from explainers.call.score_kind import ScoreKind, score_kind
 from explainers.call.view import EvalView
 from explainers.derived_targets import Direction, LogProbability, Probability, Through
@@ -30,7 +31,6 @@ from explainers.explanation.result import Explanation, add_missing, add_missing_
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.methods.features import feature_maps
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
@@ -392,8 +392,8 @@ def _concept_of(through: Any, target: Any) -> Direction | None:
 
 def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:
     """Note the images in which a concept is not active anywhere: then it has no gradient, and the map is zero."""
-    maps = feature_maps(model, images, layer=concept.layer)
-    active = concept.activations(maps.movedim(1, -1)).flatten(1).any(1)
+    maps = features(model, images, concept.layer)
+    active = concept.activations(maps.movedim(1, -1)).flatten(1).bool().any(1)
     for image in (~active).nonzero()[:, 0].tolist():
         sentence = (
             f"{concept!r} is not active in this image, so the map is zero everywhere. Choose a concept that is active: "

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.compute import messages
 from saliscope.percentages import percent
-from saliscope.runs.formats import plural
 
 if TYPE_CHECKING:
     from saliscope.compute.answers import Answer, Settings
@@ -226,7 +225,7 @@ def unit(unit: Unit, found: LayerUnits) -> list[str]:
     else:
         lines.append(f"Active in {percent(1 - unit.sparsity)} of {source}.")
     if found.own:
-        lines.append(f"The photos are from your {plural(found.own, 'image')} of the Batch view.")
+        lines.append(f"The photos are from your {found.own} image{'s' * (found.own != 1)} of the Batch view.")
     return lines
 
 
