@@ -239,7 +239,7 @@ def _shipped(path: Path) -> _Index | None:
 def _read(index: _Index, layer: str, secret: str = "") -> LayerUnits | None:
     """Return the channels of a layer, or None if the index does not have all of them.
 
-    With a `secret`, nobody can guess the names of its sprites.
+    A `secret` makes the names of its sprites unknown to other visitors.
     """
     crops = _crops(index, layer)
     fields = Unit.__dataclass_fields__

@@ -14,7 +14,7 @@ const place = (box) => {
   return `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
 };
 
-/** Draw where a crop is in its photo, as a small square. */
+/** Draw the place of a crop in its photo as a small square. */
 function drawPlace({ box: [left, top, right, bottom] }) {
   if (right - left > 0.99 && bottom - top > 0.99) return [];
   return [make("span", { "aria-hidden": "true" }, make("i", { style: place([left, top, right, bottom]) }))];
