@@ -41,7 +41,6 @@ _OF_THE_CALL = ("layer", "progress", "budget")
 """Keywords that are not stored with the map. The layer is stored separately, by its name."""
 _POSITIONAL = ("model", "images", "target")
 """Arguments that messages do not list among the options."""
-INACTIVE = "inactive_concept"
 OF_COMPLETE_MAPS = frozenset(
     {"flat", "nothing_positive", "no_effect", "search_failed", "incomplete", "not_converged", "uniform_weights"}
     | {"unmoved_by_noise", "no_curvature"}
@@ -326,7 +325,7 @@ def _explanation(
         own = [] if chosen.returns == "channels" else diagnose(each)
         if record.findings:
             noted = _own_findings(record, n)
-            if any(finding.code == INACTIVE for finding in noted):  # the cause of both
+            if any(finding.code == "inactive_concept" for finding in noted):  # the cause of both
                 own = [finding for finding in own if finding.code not in ("no_gradient", "flat")]
             own = noted + own
         if record.stopped_by:
@@ -399,7 +398,7 @@ def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Di
             f"{concept!r} is not active in this image, so the map is zero everywhere. Choose a concept that is active: "
             "concepts.maps(images) has the activations."
         )
-        record.findings.append((image, Finding(INACTIVE, sentence)))
+        record.findings.append((image, Finding("inactive_concept", sentence)))
 
 
 def _own_size(network: nn.Module) -> int | None:
