@@ -118,7 +118,10 @@ class _Index:
         """Return a `StoredIndex`."""
         rows = stored.photos.to_pylist() if stored.photos is not None else []
         found = {**stored.settings, "indexed": stored.manifest["counts"]["images"]}
-        return cls(found, stored.units, stored.top, {row["path"]: row["photo"] for row in rows})
+        at = stored.top.schema.get_field_index("thumbnail")
+        # Many channels have the same crop, which is then in memory once: 3 MB instead of 52 for 100 images.
+        top = stored.top.set_column(at, "thumbnail", stored.top["thumbnail"].dictionary_encode())
+        return cls(found, stored.units, top, {row["path"]: row["photo"] for row in rows})
 
 
 @dataclass(frozen=True)

@@ -230,13 +230,14 @@ def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Ca
     job = _index_job(settings, items, folder / "units")
     loaded, reached = settings.loaded, 0
 
-    def step(done: int, total: int) -> None:
+    def step(done: int, _: int | None) -> None:
         nonlocal reached
         reached = done
-        if not report(Progress(messages.indexing(done, total), 0.7 * done / total)) and done < total:
+        if not report(Progress(messages.indexing(done, len(items)), 0.7 * done / len(items))) and done < len(items):
             raise _StopRun
 
-    def photos(done: int, total: int) -> None:
+    def photos(done: int, total: int | None) -> None:
+        total = max(done, total or 0)
         report(Progress(messages.cropping(done, total), 0.7 + 0.3 * done / total))
 
     options: dict[str, Any] = {"decode": pool.open_image, "workers": 0, "device": str(loaded.device)}
