@@ -20,9 +20,10 @@ from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
+from explainers.call.run import features
 from explainers.call.score_kind import ScoreKind, score_kind
 from explainers.call.view import EvalView
-from explainers.derived_targets import LogProbability, Probability, Through
+from explainers.derived_targets import Direction, LogProbability, Probability, Through
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
@@ -132,6 +133,9 @@ def explain(
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
     for maps, of_input, comparison in zip(found, inputs, comparisons, strict=True):
+        concept = _concept_of(through, target) if several is None else None
+        if concept is not None and not bool(maps.raw.any()):
+            _note_inactive(maps.record, model, images, concept)
         each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
         explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
@@ -320,7 +324,10 @@ def _explanation(
     for n, each in enumerate(evidence):
         own = [] if chosen.returns == "channels" else diagnose(each)
         if record.findings:
-            own = _own_findings(record, n) + own
+            noted = _own_findings(record, n)
+            if any(finding.code == "inactive_concept" for finding in noted):  # the cause of both
+                own = [finding for finding in own if finding.code not in ("no_gradient", "flat")]
+            own = noted + own
         if record.stopped_by:
             own = [_stopped_early(record), *(each for each in own if each.code not in OF_COMPLETE_MAPS)]
         findings.append(own + of_scores)
@@ -374,6 +381,24 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
         if where in (None, image) and finding not in own:
             own.append(finding)
     return own
+
+
+def _concept_of(through: Any, target: Any) -> Direction | None:
+    """Return the concept or direction that a map is about, None if it is not about one."""
+    inner = target.channels if isinstance(target, Through) else target
+    return next((each for each in (through, inner) if isinstance(each, Direction)), None)
+
+
+def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:
+    """Note the images in which a concept is not active anywhere: then it has no gradient, and the map is zero."""
+    maps = features(model, images, concept.layer)
+    active = concept.activations(maps.movedim(1, -1)).flatten(1).bool().any(1)
+    for image in (~active).nonzero()[:, 0].tolist():
+        sentence = (
+            f"{concept!r} is not active in this image, so the map is zero everywhere. Choose a concept that is active: "
+            "concepts.maps(images) has the activations."
+        )
+        record.findings.append((image, Finding("inactive_concept", sentence)))
 
 
 def _own_size(network: nn.Module) -> int | None:
