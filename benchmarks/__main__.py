@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     parser.add_argument("--cpu-time", action="store_true", help="processor time, for a busy machine")
     arguments = parser.parse_args()
-    warnings.filterwarnings("ignore")  # the peers warn about hooks and gradients at every call
+    warnings.filterwarnings("ignore")  # other libraries warn about hooks and gradients at every call
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     clock = processor_time if arguments.cpu_time else time.perf_counter

@@ -199,7 +199,7 @@ def _largest_classes(maps: Tensor, background: Collection[int]) -> Target:
 
 
 def _named(image: int, count: int) -> str:
-    """Return how a message names an image; an image of its own call has no number."""
+    """Return how a message names an image; the only image of a call has no number."""
     return "the image" if count == 1 else f"image {image}"
 
 
@@ -219,7 +219,7 @@ def _best_detections(output: Sequence[Mapping[str, Tensor]], overlap: float) -> 
     chosen = []
     for image, found in enumerate(output):
         if "scores" not in found:
-            return Logit(scores_of(output).argmax(1))  # refuses candidates, of which many are no detections
+            return Logit(scores_of(output).argmax(1))  # refuses candidates, many of which are not detections
         row = next(iter(detections_by_score(found)), None)
         if row is None:
             raise BadTarget(

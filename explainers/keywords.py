@@ -62,7 +62,7 @@ DEFAULTS: dict[str, Any] = {
     "forward": None,
     "through": None,
 }
-"""The default of each keyword, in the order of signatures. Others that a class of your own adds default to None."""
+"""The default of each keyword, in the order of signatures. Keywords that your own class adds default to None."""
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -180,7 +180,7 @@ class BoxScores(Target):
             raise BadTarget(
                 f"{given} returned {describe_output(found)}, but BoxScores needs detections: a list with one dict "
                 "per image, with boxes, labels and scores. Give read=DetrDetections(size, activation) for the DETR "
-                "family, read=YoloDetections() for YOLO, or a function of your own."
+                "family, read=YoloDetections() for YOLO, or your own function."
             )
         return torch.stack([self._score_image(each) for each in found])
 

@@ -15,6 +15,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saliscope import install, zoo
+
 if TYPE_CHECKING:
     from saliscope import runs
     from saliscope.images.examples import example
@@ -43,12 +45,8 @@ def __getattr__(name: str) -> Any:
             from saliscope.images import examples  # needs pillow, which is part of the extras
 
             return examples.example
-        from saliscope import zoo  # torch takes seconds to start
-
-        return getattr(zoo, name)
+        return getattr(zoo, name)  # imports torch
     except ModuleNotFoundError as error:
-        from saliscope import install  # only for the message
-
         package = str(error.name).partition(".")[0]
         needed = f"saliscope.{name} needs the package {package}, which is not installed."
         raise ImportError(f"{needed} {install.hint('app')}.") from error

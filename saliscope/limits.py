@@ -1,4 +1,4 @@
-"""Limits of uploads, requests, jobs and the gradient lab, shared by the page and its session code.
+"""Limits of uploads, requests, jobs and the gradient lab, shared by the page and `saliscope.compute`.
 
 The values are chosen for a machine with two cores and 16 GB of memory (a free hosted machine). Ordinary photos of a
 local user do not exceed them.

@@ -1,4 +1,4 @@
-"""Shares and their changes as text, in one form. `formatShare` of page/page/wire.js is the same for scripts."""
+"""Shares and their changes as text, in one form. `formatShare` of page/wire.js is the same for scripts."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
+from itertools import chain
 from typing import Any
 from zlib import crc32
 
@@ -20,10 +21,13 @@ FEW_CASES = 5
 """A sample contains about this number of the cases of a test, or one of `SAMPLE` cases if that is more."""
 SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
-APP_TESTS = ("tests/saliscope/browser", *(f"tests/saliscope/page/test_{name}.py" for name in ("endpoints", "attack")))
-"""Tests with the fixture `app`."""
+APP_TESTS = (
+    ("tests/saliscope/browser/features",),
+    ("tests/saliscope/browser", "tests/saliscope/page/test_endpoints.py", "tests/saliscope/page/test_attack.py"),
+)
+"""Tests with the fixture `app`: two parts of about the same length, each with a server and a browser of its own."""
 GROUPS = (
-    APP_TESTS,
+    *APP_TESTS,
     # They need the same process servers, which import torch's distributed packages and compiler.
     ("tests/explainers/call/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py"),
 )
@@ -69,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)  # after the selection by -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Files go to the workers in this order: one with long waits, come last, would leave all other workers idle.
-    slowest = (*APP_TESTS, "tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_view.py")
+    slowest = (*chain(*APP_TESTS), "tests/explainers/layers/test_networks.py", "tests/saliscope/page/test_recipe_view.py")
     items.sort(key=lambda item: not item.nodeid.startswith(slowest))
     # A test that is named on the command line always runs.
     if config.getoption("--slow") or any("::" in argument for argument in config.args):

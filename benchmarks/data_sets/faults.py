@@ -56,7 +56,7 @@ class Case:
 
 
 def draw(label: int, random: np.random.Generator, noise: float, marked: bool = False) -> Image.Image:
-    """Return a shape of a color that is frequent in its class, anywhere in noise; with a mark if asked."""
+    """Return a shape of a color that is frequent in its class, anywhere in noise; with a mark if `marked`."""
     ground = random.integers(40, 110, 3)
     image = Image.fromarray((ground + np.zeros((SIDE, SIDE, 3))).astype(np.uint8))
     hue = (label / len(NAMES) + random.normal(0, 0.07)) % 1

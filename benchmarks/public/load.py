@@ -1,10 +1,9 @@
 """Many users at once: `make load`.
 
-Each of `--users` uses `gradio_client` with an image of its own, whose answer is computed once before. Everyone must get
+Each of `--users` uses `gradio_client` with a different image, whose answer is computed once before. Everyone must get
 the answer for this image; the only refusal is "queue is full", after which a user tries again. Part of the traffic is
-hostile and must change nothing. A request waits for the answers to those that were sent before: the answers that come
-until its own are counted. Times are shown only, because a busy machine changes them. Starts no request after
-`--minutes`.
+hostile and must change nothing. Requests are answered in turn, so the number of answers between a request and its own
+answer is counted. Times are shown only, because a busy machine changes them. Starts no request after `--minutes`.
 """
 
 from __future__ import annotations

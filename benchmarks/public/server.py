@@ -1,4 +1,4 @@
-"""The app in a process of its own."""
+"""The app in a separate process."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class _Partition:
         is_default = layer.name == self.layers.default and not self.layers.is_bypassed
         return "" if node in self.passed or is_default else "bypassed"
 
-    # SkipConnection connections in blocks
+    # Skip connections in numbers of blocks
 
     def _placed(self, arc: Arc, ends: list[int], starts: list[int]) -> SkipConnection:
         def place(node: int) -> float:

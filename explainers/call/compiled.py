@@ -27,7 +27,7 @@ def compiling() -> Iterator[None]:
 
 
 def is_requested() -> bool:
-    """Return whether the surrounding call asks for a compiled network."""
+    """Return whether the surrounding call requests a compiled network."""
     return _requested.get()
 
 

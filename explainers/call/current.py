@@ -2,7 +2,7 @@
 
 Changing the mode of the user's modules, even temporarily, would disturb a training step in another thread, so a call
 runs a view (view.py). A model that has not changed since an earlier call needs no new inspection: one quick pass
-compares it with its snapshot (state/snapshot.py).
+compares it with its snapshot (snapshot.py).
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ def finite_outputs(model: nn.Module, network: nn.Module, images: Tensor) -> list
 
 
 def finite_images(model: nn.Module, images: Any) -> list[int] | None:
-    """Return the images without NaN and infinity if there are others; None if all are alike, or they are no images."""
+    """Return the images without NaN and infinity if there are others; None if all are alike, or if they are not
+    images."""
     if not isinstance(images, Tensor) or images.ndim < 2 or len(images) < 2:
         return None
     if not is_dense_batch(images) or _is_run_by_user(model):

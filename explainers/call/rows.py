@@ -40,7 +40,7 @@ def run_rows_correctly(view: EvalView, images: Tensor, several: bool, look: Look
 
         view.network = run_alone(view.network, images, found)
         view.decides, view.is_row_by_row = bool(found.reads), True
-    from explainers.unusual.rows import note_behavior  # as above
+    from explainers.unusual.rows import note_behavior  # only for networks that are not ordinary
 
     note_behavior(view.network)
 

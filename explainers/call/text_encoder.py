@@ -46,12 +46,12 @@ def text_embedding(model: nn.Module, tokens: Tensor | Mapping[str, Any]) -> Tens
             raise UnsupportedModel(
                 f"This {type(view.model).__name__} has no text encoder: neither encode_text (open_clip) nor "
                 "get_text_features (transformers). Pass the whole model, not only its image encoder, or give "
-                "Similarity(embedding) with an embedding of your own."
+                "Similarity(embedding) with your own embedding."
             )
         vectors = output if isinstance(output, Tensor) else named(output, "text_embeds", "pooler_output")
         if not isinstance(vectors, Tensor) or vectors.ndim != 2:
             raise UnsupportedModel(
                 f"The text encoder returned {describe_output(output)}, not embeddings [M, D]. Give "
-                "Similarity(embedding) with an embedding of your own."
+                "Similarity(embedding) with your own embedding."
             )
         return torch.nn.functional.normalize(vectors.detach().float(), dim=1)

@@ -31,7 +31,7 @@ class SmallestRegion:
     """The result of `smallest_region` for N images.
 
     `mask` [N, H, W] is True inside the region, `fraction` [N] its part of the pixels. `classes` are the predictions for
-    the images, or the given ones, `scores` [N, K] the scores with the region alone ("keep", "half") or without it
+    the images, or the given ones, `scores` [N, K] the scores with only the region ("keep", "half") or without it
     ("change"). `reached` [N] says whether the goal can be reached in the order of the map; where it is False, the
     region is the whole image. `passes` is the number of forward passes of each image.
     """

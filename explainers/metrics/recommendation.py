@@ -86,7 +86,7 @@ class RankedMap:
 class Recommendation(Displayed):
     """The result of `recommend`, and of `evaluate` with several maps.
 
-    `found["mine"]` and `found[0]` return a `RankedMap`, by name or by place.
+    `found["mine"]` and `found[0]` return a `RankedMap`, by name or by position.
     `rows` are best first: those with full curves, then those with short ones. `refused` is, by method (and layer), the
     reason why there is no map. `total` is the number of methods and layers to try, of which the first
     len(rows) + len(refused) were tried within the time, 0 in the result of `evaluate`. `is_stopped`: the caller stopped
@@ -105,7 +105,7 @@ class Recommendation(Displayed):
         return len(self.rows)
 
     def __getitem__(self, name: str | int) -> RankedMap:
-        """Return a row by its name, or by its place from 0.
+        """Return a row by its name, or by its position from 0.
 
         Errors   BadOption, IndexError
         """

@@ -2,7 +2,7 @@
 
 The first one runs one image, and shows whether the network reads values of it, by which it may decide. The second one
 runs the image again, among other images if the call runs several rows together. The network is ordinary if neither a
-generator nor the output for the image changes, and every layer has the image's row in its place. If not, the guard
+generator nor the output for the image changes, and every layer has the image's row at its position. If not, the guard
 (`unusual`) finds out the cause.
 """
 

@@ -1,4 +1,4 @@
-"""Whether the rows of a batch reach the layers of a network in order: all of them, each in its place.
+"""Whether the rows of a batch reach the layers of a network in order: all of them, each at its position.
 
 A network may sort its images, flip the batch, run a layer on some of its rows, or call a layer once for each row, and
 still return the right output for each image. The output of such a layer does not have one row for each image in order.
@@ -26,7 +26,7 @@ _MOST_ENTRIES = 256
 class LayerRows:
     """The outputs of all layers for an image alone, with which its row in a batch is compared.
 
-    `misplaced` is the name of the first layer whose output for a batch does not have the image's row in its place.
+    `misplaced` is the name of the first layer whose output for a batch does not have the image's row at its position.
     """
 
     def __init__(self, network: nn.Module, tolerance: float) -> None:
@@ -42,9 +42,8 @@ class LayerRows:
 
     @contextmanager
     def compare(self, place: int, count: int, equal: tuple[int, int] | None = None) -> Iterator[None]:
-        """Compare the outputs in the block, which runs a batch of `count` images with the image at this place.
-
-        `equal` are the places of two images that are equal to each other.
+        """Compare the outputs in the block, which runs a batch of `count` images with the image at this position.
+        `equal` are the positions of two images that are equal to each other.
         """
         calls = 0
 

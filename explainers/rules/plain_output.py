@@ -43,7 +43,7 @@ def refuse_other_output(run: Run, batch: Tensor, output: Any, method: str) -> No
         raise UnsupportedOperation(
             f"The output of this network for the same image changes from pass to pass, even with fixed seeds, so it "
             f"cannot be checked that {method} follows what it computes. Remove the cause from the forward pass (a "
-            f"counter, the time, a random generator of its own). {_OTHERS}"
+            f"counter, the time, its own random generator). {_OTHERS}"
         )
     if not is_equal:
         raise UnsupportedOperation(

@@ -59,7 +59,8 @@ class Rows(Protocol):
 def diagnose_training(
     log: Rows, *, growth: float = 10.0, vanishing: float = 1e-3, dead: float = 0.5, window: int = 20
 ) -> list[Finding]:
-    """Return findings about a whole run's gradients, at most one of each kind, with a remedy and the step it began in.
+    """Return findings about a whole run's gradients, at most one of each kind, with a remedy and the step in which it
+    started.
 
         non_finite  NaN or infinity: the first step, and the first tensor in that step's backward pass
         exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps, by a

@@ -1,7 +1,7 @@
 """Leave the buffers of a network as they were, if its forward pass writes to them in evaluation mode.
 
 Observers and fake quantization (QAT, PTQ) do, and so may modules that count or average. Such a network runs as a
-private copy with buffers of its own, which every pass finds as they were at the start of the call. Whether a network
+private copy with separate buffers, which every pass finds as they were at the start of the call. Whether a network
 writes is found out in its first call, and again if the version counters of its buffers changed. Modules of torch.nn do
 not write in evaluation mode, and are not watched; those of torch.ao are always guarded, since some of their operations
 do not change the counters.

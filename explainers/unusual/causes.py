@@ -1,9 +1,9 @@
 """Why a network is not ordinary: random numbers, decisions by the image, or rows of a batch that depend on each other.
 
-Whether the result for an image depends on its batch is checked for its neighbors, its place, and the number of rows.
+Whether the result for an image depends on its batch is checked for its neighbors, its position, and the number of rows.
 Two batches have the same number of rows, so that they use the same kernels and the outputs of independent rows do not
 differ by rounding. A larger one shows what only happens to more rows: parts of a batch that run one after another, and
-orders that leave two rows in their places, such as even before odd ones.
+orders that leave two rows in their positions, such as even before odd ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A private view of a network that cannot run as it is: a shallow copy in evaluation mode, with buffers of its own."""
+"""A private view of a network that cannot run as it is: a shallow copy in evaluation mode, with separate buffers."""
 
 from __future__ import annotations
 

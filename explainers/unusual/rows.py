@@ -63,7 +63,7 @@ def _note_reads(name: str, found: Behavior) -> None:
         "decides_by_image",
         f"The forward pass of this {name} reads values of the image ({found.reads}), so it may run other operations "
         "for another image or for a variant of the image. Therefore layers and positions were determined for each "
-        "image, and each image and each of its variants ran in a batch of its own, which is slower. Gradients do not "
+        "image, and each image and each of its variants ran in a separate batch, which is slower. Gradients do not "
         "include the decision itself.",
         reads=found.reads,
     )
@@ -76,7 +76,7 @@ def _note_misplaced(name: str, found: Behavior) -> None:
         "rows_depend",
         f"Layer {found.misplaced!r} of this {name} does not run on the images of a batch in order: the network "
         "reorders them, runs the layer on some of them, or runs it for each one. Therefore each image and each of its "
-        "variants ran in a batch of its own, which is slower.",
+        "variants ran in a separate batch, which is slower.",
         layer=found.misplaced,
     )
 
@@ -85,7 +85,7 @@ def _note_mixing(name: str, found: Behavior) -> None:
     note_finding(
         "rows_depend",
         f"The output of this {name} for an image depends on the other images in the batch, which changed it by "
-        f"{_percent(found.mixing)} in a test. Therefore each image and each of its variants ran in a batch of its own, "
+        f"{_percent(found.mixing)} in a test. Therefore each image and each of its variants ran in a separate batch, "
         "which is slower. Check the forward pass for operations over the batch dimension (maximum, mean, batch "
         "statistics).",
         mixing=found.mixing,
@@ -105,8 +105,8 @@ def _note_stochastic(name: str, found: Behavior) -> None:
     else:
         sentence = (
             f"The output of this {name} for the same image changes {by}, even with fixed seeds, so the result contains "
-            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a random "
-            "generator of its own), or draw from torch's global generator."
+            "noise and is not reproducible. Remove the cause from the forward pass (a counter, the time, a separate "
+            "random generator), or draw from torch's global generator."
         )
     note_finding("stochastic", sentence, noise=found.noise, is_repeatable=found.is_repeatable)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from saliscope import __version__, runs
+from saliscope import __version__, runs, zoo
 from saliscope.cli import completion, index_command, messages, planning, run_commands, serving
 from saliscope.cli.options import (
     Device,
@@ -120,8 +120,6 @@ def explain(
 @app.command(help=messages.MODELS)
 @expand
 def models(offline: Offline = False, *, output: OutputOptions) -> None:
-    from saliscope import zoo  # torch takes seconds to start
-
     found = zoo.list_models()
     lines = (f"{each.name:40} {each.title:40} {messages.model_state(each)}{messages.task(each.task)}" for each in found)
     output.show("\n".join(lines), [dataclasses.asdict(each) for each in found])

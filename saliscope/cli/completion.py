@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from saliscope import zoo
+
 
 def methods(incomplete: str) -> list[str]:
     """Return the methods that start with a text."""
@@ -18,8 +20,6 @@ def methods(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Return the models that start with a text."""
-    from saliscope import zoo  # torch takes seconds to start
-
     return [info.name for info in zoo.list_models() if info.name.startswith(incomplete)]
 
 
@@ -38,10 +38,9 @@ def list_layers(model: str, **options: Any) -> list[tuple[str, tuple[int, ...], 
 
     Errors   zoo.ModelUnavailable, Refused, and those of `explainers`
     """
-    import torch  # torch takes seconds to start
+    import torch  # takes seconds to start
 
     import explainers  # as above
-    from saliscope import zoo  # as above
 
     loaded = zoo.load_model(model, **options)
     noise = torch.rand(1, loaded.channels, *loaded.size, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saliscope.images import uploads
 from saliscope.runs.formats import duration, plural
+from saliscope.runs.settings import Settings
 
 if TYPE_CHECKING:
     from saliscope.runs.settings import Settings
@@ -96,12 +98,10 @@ def measure(
 
     Errors   those of `run.prepare`
     """
-    from saliscope.images import uploads  # only needed if images are read
     from saliscope.runs import run as runs  # torch takes seconds to start
     from saliscope.runs.decoding import ImageReader  # as above
     from saliscope.runs.explaining import Explainer  # as above
-    from saliscope.runs.settings import Settings  # as above
-    from saliscope.runs.stores import SETTINGS, open_store  # as above
+    from saliscope.runs.stores import SETTINGS, open_store  # pyarrow takes a moment to start
 
     names = "method layer target where batch_size precision seed".split()
     settings = Settings(model, own, options=options, **{name: arguments[name] for name in names})
@@ -144,10 +144,10 @@ def measure(
 
 def _row_size(rows: list[dict[str, Any]]) -> float:
     """Return the bytes of a row in a shard, without the part that every file has."""
-    import pyarrow as pa  # slow to import, or an extra
+    import pyarrow as pa  # takes a moment to start
     from pyarrow import parquet as pq  # as above
 
-    from saliscope.runs.rows import SCHEMA  # as above
+    from saliscope.runs.rows import SCHEMA  # imports pyarrow
 
     sizes = []
     for part in (rows[:1], rows):

@@ -23,7 +23,7 @@ class Log:
     quiet = False
     format = TEXT
     stdout: TextIO | None = None
-    """Where results are printed as JSON, if `sys.stdout` is not that place."""
+    """The stream for results as JSON, if it is not `sys.stdout`."""
 
     def print_result(self, values: Any) -> None:
         """Print the result of a command as one JSON document."""

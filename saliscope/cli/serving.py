@@ -54,30 +54,30 @@ def serve(
         model_cache.ready.wait()
         if named and (error := model_cache.failure()):
             raise Refused(error)  # before the page is built
-    from saliscope.page.serving.door import uploads  # must come before gradio, which reads the folder
+    from saliscope.page.serving.door import uploads  # `saliscope.page` sets environment variables for Gradio
 
-    uploads.use_own_folder()
+    uploads.use_own_folder()  # before Gradio is imported, which reads the folder
     allow_many_connections()
     from saliscope.page import build  # gradio takes seconds to start
 
     if run is not None:
-        from saliscope.page.batch import finished_runs  # as above
+        from saliscope.page.batch import finished_runs  # torch takes seconds to start
 
         finished_runs.use_run(run)
     if units is not None:
         use_units(units)
     agents = None
     if mcp:
-        from saliscope.page.agents.server import Agents  # needs an optional package
+        from saliscope.page.agents.server import Agents  # needs the extra `mcp`
 
         agents = Agents(host)
     monitor = None
     if monitoring:
-        from saliscope.page.operations.metrics import Monitoring  # needs an optional package
+        from saliscope.page.operations.metrics import Monitoring  # needs the extra `monitoring`
 
         monitor = Monitoring()
     if log_format == progress.JSON:
-        from saliscope.page.operations import log  # as above
+        from saliscope.page.operations import log  # needs uvicorn, which is in the extra `app`
 
         log.start()
     demo = build.build()

@@ -1,4 +1,4 @@
-"""Texts of the API tab, and error messages for invalid API arguments."""
+"""Texts of the API view, and error messages for invalid API arguments."""
 
 from __future__ import annotations
 

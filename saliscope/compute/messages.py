@@ -34,7 +34,7 @@ LINK = {
     "without_image": "It does not include your own image.",
     "field": "Link to these settings",
 }
-"""Labels used by page/page/page.js and panel/link_field.js."""
+"""Labels used by page.js, shared/address.js and panel/actions.js."""
 COMPUTING = "Computing …"
 STATUS = {"progress": "Progress", "computing": COMPUTING}
 ERASE = {
@@ -43,7 +43,7 @@ ERASE = {
     "edit": "top.200",
 }
 """The button that opens the erase view, with its edit."""
-"""Labels used by page/page/status.js and line.js."""
+"""Labels used by page/shared/status.js and line.js."""
 FOLDED = "Image and settings"
 
 PAGE_LOADING = "Loading the page …"
@@ -254,7 +254,7 @@ def file_name(step: Answer | Refining) -> str:
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part).strip("_") for part in parts)[:120]
 
 
-NO_GRID = "No layer of it has cells with positions, as those of a convolution."
+NO_GRID = "No layer of this network has cells with positions, as the layers of a convolutional network have."
 COMPARES_CLASSES = (
     "It compares the scores of several classes for a whole image, but a detection or a region only has one score."
 )

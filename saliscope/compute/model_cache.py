@@ -77,7 +77,7 @@ def start(model: str = settings.AUTO, own: Mapping[str, Any] | None = None) -> N
             _errors.append(_failure)
         ready.set()
         memory.release()  # of reading the weights
-        gc.freeze()  # what was imported stays: a later collection takes milliseconds instead of 0.3 s
+        gc.freeze()  # imported objects stay, so a later garbage collection skips them: milliseconds instead of 0.3 s
 
     threading.Thread(target=load, name="engine", daemon=True).start()
 

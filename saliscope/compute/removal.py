@@ -26,7 +26,7 @@ PASSES = 4 + SAMPLES
 MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4
-"""It is dropped if its turn does not come within so many seconds, or as soon as more than so many jobs wait."""
+"""Seconds of waiting for its turn, and number of waiting jobs, above which the experiment is dropped."""
 _known = Recent["explainers.Removal"]()
 
 

@@ -16,7 +16,7 @@ FIELD = {
     "against": "Compared with",
     "optional": "optional; for example, a photo of a cat",
 }
-"""Labels used by page/panel/sentences.js."""
+"""Labels used by page/text/sentences.js."""
 SIMILARITIES = "Cosine similarities"
 """The title of the list of sentences."""
 NO_SENTENCE = (

@@ -1,7 +1,6 @@
 """The images of a finished run, which links name by their SHA-256.
 
-The page registers how to find them (`saliscope serve --run FOLDER`); the session does not depend on
-`saliscope.runs`.
+The page registers how to find them (`saliscope serve --run FOLDER`); this package does not depend on `saliscope.runs`.
 """
 
 from __future__ import annotations

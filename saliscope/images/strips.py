@@ -1,6 +1,6 @@
 """Reduce images that are too large to be decoded as a whole, strip by strip.
 
-Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to it as a small file of its own:
+Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to it as a separate small file:
 
 - PNG: the filters of a row use the row above, so a strip starts with the last decoded row of the previous one. Pillow
   gets the bytes of a row as 8-bit samples, which have the same filters, and then converts them.

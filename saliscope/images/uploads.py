@@ -114,7 +114,7 @@ _ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 _large_lock = threading.Lock()
-Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # twice of it is an error, before `check_size`
+Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # Pillow refuses twice as many
 
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:

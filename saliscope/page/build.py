@@ -67,7 +67,7 @@ def build() -> gr.Blocks:
             _respond,
             None,
             page,
-            concurrency_limit=None,  # jobs wait for places and turns of their own
+            concurrency_limit=None,  # jobs have their own queue, see compute/jobs/
             trigger_mode="multiple",
             show_progress="hidden",
             api_visibility="private",

@@ -50,7 +50,7 @@ def _attribute(name: str, value: str | bool) -> str:
 
 
 class Part(Element):
-    """A place that the script `module`.js draws. A message to the page names it by its id.
+    """A part of the page that the script `module`.js draws. A message to the page names it by its id.
 
     `props` has what never changes, such as texts. `value` is what the page shows before the first message.
     """
@@ -87,7 +87,7 @@ def names(items: Sequence[Item]) -> list[Any]:
 def example_items() -> list[dict[str, str]]:
     """Return the example images as the scripts list them.
 
-    Each has its ID, description, note, file, and its place `at` (in percent) in the image `src` of all thumbnails.
+    Each has its ID, description, note, file, and its position `at` (in percent) in the image `src` of all thumbnails.
     """
     found = list(examples.all_examples().values())
     return [

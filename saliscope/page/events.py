@@ -56,7 +56,7 @@ class Ask:
         return from_form(self.form)
 
     def job(self, name: str) -> str:
-        """Return the name of a job of this visitor that runs beside the explanation."""
+        """Return the name of a job of this visitor that runs at the same time as the explanation."""
         return f"{self.session}/{name}"
 
     def text(self, name: str, longest: int = 200) -> str:
@@ -137,10 +137,10 @@ def run_job(
 ) -> Iterator[Updates]:
     """Run a handler as a new job: yield `steps(run)`; an error becomes `show_error(message)`.
 
-    `name` is the session of the visitor, or "session/part" for jobs that run beside the explanation. A previous job
-    with that name is stopped and its results are not shown. If the latest job answers the same `question`, a new job
-    only starts with `again`. A job with a smaller `number` than the latest one does not start. A job without an image
-    names the kind of its `place` in `limits.PLACES`.
+    `name` is the session of the visitor, or "session/part" for jobs that run at the same time as the explanation. A
+    previous job with that name is stopped and its results are not shown. If the latest job answers the same `question`,
+    a new job only starts with `again`. A job with a smaller `number` than the latest one does not start. A job without
+    an image names the kind of its `place` in `limits.PLACES`.
     """
     with contextlib.ExitStack() as stack:
         try:

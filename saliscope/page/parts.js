@@ -1,4 +1,5 @@
-// Starts the parts of the page, and is the only script that talks to the server: one event asks, messages answer.
+// Starts the parts of the page, and is the only script that talks to the server: it sends one kind of event, and
+// receives messages.
 import { heldCrops } from "./maps/crops.js";
 import { forPointer } from "./shared/touch.js";
 import { state, subscribe, update, change } from "./store.js";

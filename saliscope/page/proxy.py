@@ -1,4 +1,4 @@
-"""The door to everything that needs torch, which a thread imports after the page is served."""
+"""Access to everything that needs torch, which a thread imports after the page is served."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@
  */
 
 /**
- * What the network rail shows.
+ * What the network diagram shows.
  * @typedef {object} Rail
  * @property {?string} chosen name of the selected layer
  * @property {?string} wanted key of the gradient norms of the current request; empty if nothing is explained
@@ -33,7 +33,7 @@
  */
 
 /**
- * What the Channels tab shows.
+ * What the Channels view shows.
  * @typedef {object} Channels
  * @property {?any} sheet statistics and tiles of the layer, see channels.js
  * @property {number} key id of the answer that the tiles belong to

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from saliscope import install
+
 if TYPE_CHECKING:
     from saliscope.runs.api import Run, explain, index, open
     from saliscope.runs.results import ComparisonResult, EvaluationResult, ExportResult, IndexResult, ReportResult
@@ -30,8 +32,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use: `import saliscope.runs` imports neither torch nor pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from saliscope import install  # only for the message
-
     try:
         from saliscope.runs import api, results  # torch takes seconds to start
     except ModuleNotFoundError as error:

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -148,8 +149,6 @@ def file_system(url: str) -> tuple[Any, str]:
 
     Errors   Refused for an unknown protocol, or if its package is not installed
     """
-    import fsspec  # slow to import, or an extra
-
     if is_local(url):
         return fsspec.filesystem("file"), os.path.abspath(url)
     try:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.explaining import Explainer
@@ -229,8 +230,6 @@ def load(settings: Settings) -> Model:
 
     Errors   zoo.ModelUnavailable
     """
-    from saliscope import zoo  # its settings are read at the first use
-
     model = zoo.load_model(settings.model, **settings.own)
     if model.task != "classification":
         raise Refused(f"{model.name} is a {model.task} model. Choose a classifier.")

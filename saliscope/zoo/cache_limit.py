@@ -111,7 +111,7 @@ def _locked(folder: Path, exclusive: bool) -> Iterator[bool]:
 
 def _lock(file: BinaryIO, exclusive: bool) -> bool:
     try:
-        import fcntl  # available on Unix only
+        import fcntl  # not on Windows
     except ImportError:  # Windows has no such lock, and does not remove open files
         return True
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB if exclusive else fcntl.LOCK_SH)

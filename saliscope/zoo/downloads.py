@@ -261,7 +261,7 @@ def _verify(part: Path, url: str) -> bool:
 def _exclusive(file: BinaryIO, job: Fetch, path: Path) -> Iterator[bool]:
     """Lock the partial file against other processes; yield False if another process has completed the file."""
     try:
-        import fcntl  # available on Unix only
+        import fcntl  # not on Windows
     except ImportError:  # Windows has no such lock; the checksum still rejects a file with two writers
         yield True
         return

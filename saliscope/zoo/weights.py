@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def weights_hash(model: Model) -> str:
     """Return the SHA-256 of all parameters and buffers with their names."""
-    import torch  # torch takes seconds to start
+    import torch  # takes seconds to start
 
     digest = hashlib.sha256()
     for name, tensor in sorted(model.network.state_dict().items()):

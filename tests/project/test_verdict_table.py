@@ -56,7 +56,7 @@ def page() -> str:
     classes = {name: each for name, each in trust.SENTENCES.items() if name not in weights}
     lines = [
         "## The verdict\n",
-        "The first condition that holds decides. `mark` is the sign beside the sentence.\n",
+        "The first condition that holds decides. `mark` is the sign next to the sentence.\n",
         "| code | condition | sentence | mark | position? | test |\n|---|---|---|---|---|---|",
         *(
             f"| `{rule.code}` | {rule.condition} | {escape(rule.template)} | {rule.mark} | {position(rule.code)} | "

@@ -1,4 +1,4 @@
-"""Tests of the list of models: without downloads, registered models and variables of the machine."""
+"""Tests of the list of models: without downloads, registered models and environment variables."""
 
 from __future__ import annotations
 

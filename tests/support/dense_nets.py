@@ -116,7 +116,7 @@ class Blobs(Source):
 
 
 def blobs(*shapes: tuple[str, tuple[int, int, int, int]], size: tuple[int, int] = (256, 192)) -> Image.Image:
-    """A image with an ellipse of each color in each box, in pixels."""
+    """An image with an ellipse of each color in each box, in pixels."""
     image = Image.new("RGB", size, (120, 120, 120))
     for color, box in shapes:
         ImageDraw.Draw(image).ellipse(box, fill=color)

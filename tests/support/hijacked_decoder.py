@@ -105,7 +105,7 @@ def _executable_memory(_: str) -> str:
 
 
 def _system_calls(_: str) -> str:
-    """Return the numbers of other system calls than those that decoding needs, which are not refused."""
+    """Return the numbers of the system calls that decoding does not need and that are not refused."""
     allowed = {"x86_64": (*range(16), 24, 25, 28, 35, 39, 60, 96, 98, 131, 186, 202, 219, 228, 229, 230, 231, 318)}
     numbers = [*range(16, 470), 0x40000000, 0x40000001, 0x40000000 + 59]  # the latter: the table of 32-bit pointers
     found = []

@@ -326,7 +326,7 @@ class Encoder(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """Two transformer blocks with a class token, for any image size: 32x128 px give 2x8 = 16 tokens (P84)."""
+    """Two transformer blocks with a class token, for any image size: 32x128 px give 2x8 = 16 tokens."""
 
     def __init__(self, grid: tuple[int, int] = (2, 8), width: int = 8, patch: int = 16, classes: int = 5) -> None:
         super().__init__()
@@ -381,7 +381,7 @@ class Written(nn.Module):
 
 
 def act_grad(model: nn.Module, layer: nn.Module, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """By hand: the layer's output, d sum of class scores / d output, scores. The hook returns a clone (row P45)."""
+    """By hand: the layer's output, d sum of class scores / d output, scores. The hook returns a clone."""
     box: list[Tensor] = []
 
     def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ installed package) are not counted, because coverage.py cannot assign their line
     python -m tests.support.plant_faults --seed 1 --keep /tmp/faults     uses the lines recorded there, or records them
     python -m tests.support.plant_faults --plant explainers/hooks=30 --tests tests/explainers/hooks     one folder
 
-Each result is printed with the first test that failed. "UNDETECTED" faults deserve a test or a shorter code.
+Each result is printed with the first test that failed. "UNDETECTED" faults need a test, or code that is shorter.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ def never_read(server: Server) -> Iterator[Result]:
             status(server, "POST /gradio_api/queue/join", {**message, "session_hash": name})
         with connections(server, SESSIONS * streams, STREAM):
             served = _is_served(server, PATIENCE)
-            yield Result(f"another visitor is served beside {SESSIONS} sessions, streams: {streams}", served, True)
+            words = f"another visitor is served while there are {SESSIONS} sessions, streams: {streams}"
+            yield Result(words, served, True)
             time.sleep(limits.UNHEARD + limits.SEND_SECONDS * streams)
     yield _memory(f"{2 * SESSIONS} unread sessions", server, before)
 

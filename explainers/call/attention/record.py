@@ -210,7 +210,7 @@ def _similarity(run: Run, attention: Attention) -> Tensor:
 
 
 def split_pool(seen: list[Attention]) -> tuple[list[Attention], Attention | None]:
-    """Return the attentions of the blocks, and the attention that pools their tokens by queries of its own, if any."""
+    """Return the attentions of the blocks, and the attention that pools their tokens by learned queries, if any."""
     if len(seen) < 2:
         return seen, None
     *blocks, last = seen

@@ -1,6 +1,6 @@
 """Record every operation of one forward pass, and follow values back through operations that only move them.
 
-Inputs that are changed in place later are recorded too. Views, padding, concatenation and pooling by the maximum move.
+Inputs that are changed in place later are recorded too. Views, padding, concatenation and max pooling only move values.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 An axis is a product of factors, outermost first. A factor (kind, steps, stride) takes `steps` steps of `stride` along
 the image's height "H" or width "W", along the time of a video or the depth of a volume "T", along the batch "N", or
-along anything else "". A view that splits an axis of 56
-rows into 8 windows of 7 results in (H, 8, 7) and (H, 7, 1). Merged in that order they are the rows (H, 56, 1) again; in
-any other order they are not.
+along anything else "". A view that splits an axis of 56 rows into 8 windows of 7 results in (H, 8, 7) and (H, 7, 1).
+Merged in that order they are the rows (H, 56, 1) again; in any other order they are not.
 """
 
 from __future__ import annotations

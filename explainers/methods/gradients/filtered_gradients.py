@@ -56,7 +56,7 @@ def forgrad(
 
     `forward` and `through` are as in `explain`.
 
-    Returns  (n, h, w), >= 0, in the units of `base`; drift in bf16: docs/figures.md
+    Returns  (n, h, w), >= 0, in the units of `base`; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption
     Source   Muzellec et al. 2023, the filter with cutoff sigma, arXiv:2307.09591; magnitudes before and after: Xplique
 

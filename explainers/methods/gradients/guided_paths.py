@@ -55,7 +55,7 @@ def guided_integrated_gradients(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
-             gaps above 1%; drift in bf16: docs/figures.md
+             gaps above 1%; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption
     Source   Kapishnikov et al. 2021, algorithm 1, with anchor points, arXiv:2106.09788
 

@@ -67,8 +67,8 @@ def layer_conductance(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits; sums to y(x) - y(b) as the number of steps grows if every path passes through the
-             layer. A finding reports gaps above 1%, or the estimated error if there are other paths; drift in bf16:
-             docs/figures.md
+             layer. A finding reports gaps above 1%, or the estimated error if there are other paths; docs/figures.md
+                 lists the error in bf16
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Dhamdhere et al. 2018, conductance of a unit, arXiv:1805.12233; the sum over intervals: Shrikumar et al.
              2018, arXiv:1807.09946

@@ -73,7 +73,7 @@ def layer_integrated_gradients(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits; sums to y(x) - y with A(b) in place of A(x) as the number of steps grows. A
-             finding reports gaps above 1%; drift in bf16: docs/figures.md
+             finding reports gaps above 1%; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Sundararajan et al. 2017, eq. 1, at a layer, arXiv:1703.01365
 
@@ -155,7 +155,7 @@ def internal_influence(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, k, h, w), in logits per unit of the layer's output. A finding reports estimated errors above 5%, one to
-             three times the true error on the built-in network; drift in bf16: docs/figures.md
+             three times the true error on the built-in network; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption, LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
     Source   Leino et al. 2018, distributional influence of the path's points, arXiv:1802.03788
 

@@ -58,7 +58,7 @@ def smooth_grad(
 
     `forward` and `through` are as in `explain`.
 
-    Returns  (n, c, h, w), in logits per unit of the model's input; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), in logits per unit of the model's input; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption
     Source   Smilkov et al. 2017, section 2, arXiv:1706.03825
 
@@ -94,7 +94,8 @@ def smooth_grad_squared(
 
     `forward` and `through` are as in `explain`.
 
-    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; docs/figures.md lists the error in
+                 bf16
     Errors   BadTarget, BadOption
     Source   Hooker et al. 2019, section 3, SG-SQ, arXiv:1806.10758
 
@@ -133,7 +134,8 @@ def var_grad(
 
     `forward` and `through` are as in `explain`.
 
-    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; drift in bf16: docs/figures.md
+    Returns  (n, c, h, w), >= 0, in squared logits per unit of the model's input; docs/figures.md lists the error in
+                 bf16
     Errors   BadTarget, BadOption
     Source   Adebayo et al. 2018, section 2, arXiv:1810.03307; Chan et al. 1983 for the sum of squared deviations
 

@@ -83,7 +83,7 @@ def integrated_gradients(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(baseline) as the number of steps grows. A finding reports
-             gaps above 1%; drift in bf16: docs/figures.md
+             gaps above 1%; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption
     Source   Sundararajan et al. 2017, eq. 1, arXiv:1703.01365
 
@@ -133,7 +133,7 @@ def blur_integrated_gradients(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - y(blurred x) as the number of steps grows. A finding reports
-             gaps above 1%; drift in bf16: docs/figures.md
+             gaps above 1%; docs/figures.md lists the error in bf16
     Errors   BadTarget, BadOption
     Source   Xu et al. 2020, section 3, arXiv:2004.03383; Lindeberg 1990, doi:10.1109/34.49051, for the discrete kernel
 
@@ -188,7 +188,7 @@ def gradient_shap(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, c, h, w), in logits; sums to y(x) - mean score of the baselines as the number of samples grows. A
-             finding reports gaps above 1%; drift in bf16: docs/figures.md
+             finding reports gaps above 1%; docs/figures.md lists the error in bf16
     Errors   BadTarget; BadOption for baselines of another shape
     Source   Lundberg & Lee 2017, arXiv:1705.07874; Erion et al. 2021, expected gradients, arXiv:1906.10670
 

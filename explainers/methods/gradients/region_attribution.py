@@ -67,7 +67,8 @@ def xrai(
     `forward` and `through` are as in `explain`.
 
     Returns  (n, height, width), signed, in logits per pixel; with channels="sum" it sums to y(x) minus the mean score
-             of black and white. A finding reports gaps of the attribution above 1%; drift in bf16: docs/figures.md
+             of black and white. A finding reports gaps of the attribution above 1%; docs/figures.md lists the error in
+                 bf16
     Errors   BadTarget; BadOption for segments of another shape
     Source   Kapishnikov et al. 2019, algorithm 1, arXiv:1906.02825; channel maximum and `least` (50 pixels at 224 px):
              the authors' code, github.com/PAIR-code/saliency

@@ -44,10 +44,10 @@ def vit_cx(
     Each channel of the layer's output is enlarged to the image and scaled to [0, 1]; channels with similar masks form a
     cluster (complete linkage), and M_k is their sum, scaled again. Adding the same noise outside the mask to the whole
     image removes its own effect from the score. The paper adds y(x) to s_k instead of subtracting the mean, which adds
-    a constant to the map. By default the layer is the input of the last attention of a vision
-    transformer. In the authors' code y is a softmax probability (give `Probability` as target), and the noise has a
-    standard deviation of 0.1 in the model's units, 2% of the range of a normalized photo. Constant channels have no
-    mask. If stopped early, the remaining clusters are left out.
+    a constant to the map. By default the layer is the input of the last attention of a vision transformer. In the
+    authors' code y is a softmax probability (give `Probability` as target), and the noise has a standard deviation of
+    0.1 in the model's units, 2% of the range of a normalized photo. Constant channels have no mask. If stopped early,
+    the remaining clusters are left out.
 
     `forward` and `through` are as in `explain`.
 

@@ -70,7 +70,7 @@ SAVE: dict[str, Any] = {
     "copied": "Copied.",
     "not_copied": "This browser did not allow copying. Save the file instead.",
     "no_paper": "No paper is known for this method.",
-    "not_ready": "The page is not ready yet. Open the Overlay tab and try again.",
+    "not_ready": "The page is not ready yet. Open the Explain view and try again.",
     "no_image": "The image could not be downloaded. Try again.",
 }
 """Labels and messages used by page/share/."""

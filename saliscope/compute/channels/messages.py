@@ -1,4 +1,4 @@
-"""Labels and messages of the feature-maps tab."""
+"""Labels and messages of the Channels view."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ OPEN = {
     "here_title": "List first the channels that are most active at this cell",
     "share": "Contribution to the class score",
     "target": "Use as target",
-    "target_title": "Explain the mean of this channel instead of a class on every tab",
+    "target_title": "Explain the mean of this channel instead of a class in every view",
     "explained": "Current target",
 }
 """Labels used by page/channels/channel.js."""

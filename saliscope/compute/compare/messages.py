@@ -1,4 +1,4 @@
-"""Labels and messages of the comparison tab."""
+"""Labels and messages of the Compare view."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Places for jobs that hold an image: a fair choice among the visitors that wait for one.
 
-A job starts without a place, resolves its names, and waits for a place before it opens its image, so a waiting job
-takes no memory but a thread. Then it waits for its turn to compute (`turns.py`).
+A job starts without a place, resolves its names, and waits for a place before it opens its image, so a waiting job only
+takes a thread. Then it waits for its turn to compute (`turns.py`).
 
 - A session has at most `limits.RUNNING` places of each kind, and `limits.WAITING` jobs that wait until it has a place
   for them. On a busy server, all of them wait.
@@ -9,7 +9,7 @@ takes no memory but a thread. Then it waits for its turn to compute (`turns.py`)
   those to which somebody does.
 - Free places go to the address with the fewest, then to the one that waits longest since its last place; the same
   among its sessions. A job to which no one listens comes last.
-- Long jobs have places of their own: a job that turns out to be long moves there.
+- Long jobs have separate places: a job that turns out to be long moves there.
 - The more jobs there are, the fewer a single address may have: always less than what is left for others.
 """
 
@@ -32,7 +32,7 @@ REPORT, SLOWEST = 0.5, 15.0
 
 
 class Job(Protocol):
-    """What a place needs to know of a run."""
+    """What `Places` needs to know of a run."""
 
     visitor: Visitor
     wake: threading.Event
@@ -98,7 +98,7 @@ class Places:
                 yield ahead
 
     def become_long(self, job: Job) -> None:
-        """Move a job to the places of long ones; without a free one it keeps its place, which its session lacks."""
+        """Move a job to the places of long jobs. If none is free, it keeps its place, and its session has one less."""
         with self._lock:
             if self._placed.get(job) == QUICK and self._may_have(job, LONG, session=False):
                 self._placed[job] = LONG

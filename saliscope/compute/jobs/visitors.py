@@ -33,7 +33,7 @@ class Visitor:
         return self.listeners > 0 or not self.address
 
     def leave(self) -> None:
-        """Count one stream less."""
+        """Count one stream fewer."""
         with _lock:
             self.listeners -= 1
             self.last_heard = time.monotonic()

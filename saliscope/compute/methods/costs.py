@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).resolve().parent / "costs.json"
 MOMENT = 0.3
-"""Seconds that a visitor waits without a message; as long as the delay of page/page/status.js."""
+"""Seconds that a visitor waits without a message; as long as the delay of page/shared/status.js."""
 STEPS = ((1.0, messages.INSTANT), (15.0, messages.SECONDS))
 """Upper limits in seconds and their labels; longer methods get `messages.MINUTE`, the time limit of every run."""
 
 WRONG = 2.0
-"""The factor between an estimate and a run from which the run replaces the estimate."""
+"""If an estimate is wrong by this factor or more, the time of the run replaces it."""
 MOST = 1000
 """Runs whose times are kept."""
 

@@ -157,7 +157,7 @@ def _class_insensitive(context: FindingContext) -> Message:
     )
     if settings.method.name != "finer_cam" and _is_supported("finer_cam", settings):
         return f"{text} Use Finer-CAM to see what separates them.", {"method": "finer_cam"}
-    return f"{text} Use the Compare tab to see both maps side by side."
+    return f"{text} Use the Compare view to see both maps side by side."
 
 
 def _saturated(context: FindingContext) -> Message:

@@ -48,7 +48,8 @@ def weights_tip(last: float, everything: float, limits: tuple[float, float], net
     """Return the result of the parameter randomization test."""
     return (
         f"Rank correlation with the map of {network} after randomizing its weights: {signed(last)} for the last "
-        f"layer, {signed(everything)} for all layers. The test fails from {limits[0]:g} or {limits[1]:g} on."
+        f"layer, {signed(everything)} for all layers. The test fails at {limits[0]:g} or more for "
+        f"the last layer, or {limits[1]:g} or more for all layers."
     )
 
 

@@ -1,1 +1,1 @@
-"""Structure and gradient norms of a network for the network rail."""
+"""Structure and gradient norms of a network for the network diagram."""

@@ -1,4 +1,4 @@
-"""Labels and messages of the network rail."""
+"""Labels and messages of the network diagram."""
 
 from __future__ import annotations
 

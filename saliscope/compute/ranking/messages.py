@@ -1,4 +1,4 @@
-"""Labels and messages of the ranking tab."""
+"""Labels and messages of the ranking."""
 
 from __future__ import annotations
 

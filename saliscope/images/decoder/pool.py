@@ -1,8 +1,8 @@
 """Open images in decoder processes, or in this process until `start` is called.
 
 The page calls `start`. A decoder that crashes, or that takes too long, is replaced: its request is refused with a
-message, and others do not notice. Each file has a process of its own in a sandbox (`sandbox.py`). Commands for data
-sets decode their own files in their own processes.
+message, and others do not notice. Each file is decoded by a separate process in a sandbox (`sandbox.py`). Commands for
+data sets decode their own files in their own processes.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Process:
             raise
 
     def end_file(self) -> None:
-        """Wait until the process of the last file has ended; one that it has taken over can no longer answer others.
+        """Wait until the process of the last file has ended: a file that has taken it over must not answer for others.
 
         Errors   protocol.Broken if it does not end, has sent more than an answer, or has crashed
         """

@@ -1,7 +1,7 @@
 """Take away from a decoder process what decoding does not need: files, programs, the network, and other processes.
 
-An image that takes over a decoder can then only return wrong pixels for itself. Every mechanism works without the
-others, as far as the system has it; `enter` returns which ones do:
+An image that takes over a decoder can then only return wrong pixels for itself. The mechanisms are independent. `enter`
+uses those that the system has, and returns their names:
 
 - user: where the page runs as root, the user `nobody` without groups and capabilities
 - limits: no new descriptors, so no files and sockets; no new processes (except for root); no file grows; no core dumps;
@@ -187,7 +187,7 @@ def _drop_capabilities() -> None:
 
 
 def _landlock() -> bool:
-    """Forbid all that Landlock knows, without exceptions."""
+    """Forbid everything that Landlock can forbid."""
     version = _syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return False

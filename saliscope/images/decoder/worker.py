@@ -1,9 +1,9 @@
 """A decoder process: reads requests from its standard input and writes answers to its standard output.
 
 `python -m saliscope.images.decoder.worker` is started by pool.py; it ends with the page, which closes its input. On
-Linux, it reads nothing itself: each request is read by a child of its own, which has imported everything already, and
-which enters the sandbox before. A file that takes over a decoder therefore sees no other file. Other systems have one
-process for many files.
+Linux, it reads nothing itself: each request is read by a separate child process, which has all modules imported and
+enters the sandbox first. A file that takes over a decoder therefore sees no other file. Other systems have one process
+for many files.
 
 The standard error has one line for each of these: `ready`, with the active mechanisms of the sandbox, before a file is
 read; and `ended`, with the exit status, the processor time and the memory. No file can write there.
@@ -36,7 +36,7 @@ from saliscope.images.decoder import protocol, sandbox
 
 Answer = tuple[dict[str, Any], list[bytes]]
 FORKS = sys.platform == "linux"
-"""Whether each file has a process of its own. Libraries of macOS do not work after a fork, and Windows has none."""
+"""Whether each file has a separate process. Libraries of macOS do not work after a fork, and Windows has none."""
 SAMPLE_SIDE = 256
 """Pixels of a side of an image that a decoder opens before the first file."""
 PAGE_SECONDS = 5.0

@@ -1,4 +1,4 @@
-"""Which requests come from a program of this machine, so that their images may be paths of it."""
+"""Which requests come from a program of this machine, so that their images may be paths on it."""
 
 from __future__ import annotations
 

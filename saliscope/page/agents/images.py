@@ -21,9 +21,9 @@ from saliscope.images import examples, npy, uploads
 from saliscope.page.agents import messages
 
 STORED = "image.png"
-"""The file name of a stored image; the content decides on the format."""
+"""The file name of a stored image; the format follows from its content."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
-"""Of the files that a path may name; others are not touched."""
+"""Suffixes of the files that a path may name. No other file is read."""
 LONGEST_PATH = 1024  # characters
 LONGEST_NAME = 64  # characters of what may be a misspelled example rather than base64
 PATH = re.compile(r"[/\\~]|\.{1,2}[/\\]|[A-Za-z]:[/\\]|file:", re.IGNORECASE)

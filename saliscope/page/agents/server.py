@@ -43,7 +43,7 @@ class Agents:
 
     def __init__(self, host: str | None = None) -> None:
         try:
-            from mcp.server.lowlevel import Server  # an optional package
+            from mcp.server.lowlevel import Server  # mcp is an extra
         except ImportError:
             raise Refused(api_messages.NO_MCP) from None
         self.host = access.served_host(host)
@@ -87,13 +87,13 @@ class Agents:
             yield
 
     async def _list_tools(self, context: Any, parameters: Any) -> Any:
-        from mcp.types import ListToolsResult  # an optional package
+        from mcp.types import ListToolsResult  # mcp is an extra
 
         return ListToolsResult(tools=[_declare(tool) for tool in self.tools.values()])
 
     async def _call_tool(self, context: Any, parameters: Any) -> Any:
         """Call a tool in a thread, as many at a time as the page allows; any error becomes a message."""
-        from mcp.types import CallToolResult, TextContent  # an optional package
+        from mcp.types import CallToolResult, TextContent  # mcp is an extra
 
         local = context.request is not None and context.request.scope.get(access.MARK, False)
         try:
@@ -117,13 +117,13 @@ def _refuse_stream(_: Request) -> Response:
 
 @functools.cache
 def _places() -> anyio.CapacityLimiter:
-    """Return the places for running calls, created inside the event loop."""
+    """Return the limiter of calls that run at the same time; it must be created inside the event loop."""
     return anyio.CapacityLimiter(limits.PLACES["quick"])
 
 
 def _checked_hosts(host: str) -> Any:
-    """Return the check of hosts and origins, without which a web site could call a page of this machine."""
-    from mcp.server.transport_security import TransportSecuritySettings  # an optional package
+    """Return the check of hosts and origins, without which any website could call a page on this machine."""
+    from mcp.server.transport_security import TransportSecuritySettings  # mcp is an extra
 
     if not access.is_loopback(host):
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
@@ -135,7 +135,7 @@ def _checked_hosts(host: str) -> Any:
 
 def _declare(tool: Tool) -> Any:
     """Return a tool in the form of the protocol. A call changes nothing but the cache of weights."""
-    from mcp import types  # an optional package
+    from mcp import types  # mcp is an extra
 
     hints = types.ToolAnnotations(
         title=tool.title,
@@ -155,7 +155,7 @@ def _declare(tool: Tool) -> Any:
 
 
 def _image(image: Image.Image) -> Any:
-    from mcp.types import ImageContent  # an optional package
+    from mcp.types import ImageContent  # mcp is an extra
 
     data, kind = encode(image)
     return ImageContent(type="image", data=base64.b64encode(data).decode("ascii"), mime_type=kind)

@@ -1,1 +1,1 @@
-"""The API tab, which shows the settings as code."""
+"""The API view, which shows the settings as code."""

@@ -1,4 +1,4 @@
-// Small pictures of patches and kernels: one square for each number, or colors for three channels.
+// Small images of patches and kernels: one square for each number, or colors for three channels.
 import { table } from "../drawing/colors.js";
 import { formatValue, make } from "../wire.js";
 

@@ -1,1 +1,1 @@
-"""The Compare tab, which shows up to four maps side by side."""
+"""The Compare view, which shows up to four maps side by side."""

@@ -17,7 +17,7 @@ class Board {
     this.terms = terms;
     this.panels = [];
     this.received = {};
-    this.unsent = new Map(); // messages of panels, by slot; a visitor may have few requests in line
+    this.unsent = new Map(); // messages of panels, by slot; the server limits the waiting requests of a visitor
     this.inLine = new Map(); // numbers of the requests that the server has not started, by slot
     this.running = new Map(); // numbers of all sent requests, by slot
     this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones

@@ -1,1 +1,1 @@
-"""Gradio component classes and the wire format of answers."""
+"""The wire format of answers, the columns of the lists of names, and thumbnails of channels."""

@@ -1,4 +1,4 @@
-"""The wire format of answers for the scripts in saliscope/.
+"""The wire format of answers for the scripts in saliscope/page/.
 
 Maps are sent as base64 of little-endian floats (a JSON list of 224 x 224 numbers takes a second to draw), images as
 JPEG in a data URL. No field has the name `path` or `url`, which gradio rewrites. Final maps are float32, so that the

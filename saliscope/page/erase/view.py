@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from saliscope.compute.answers import Answer, Refining, Waiting
@@ -69,8 +70,6 @@ def _rows(before: Answer | Refining, after: Answer | Refining | None) -> list[di
 
 def _mask(mask: Tensor) -> dict[str, Any]:
     """Pack a mask as bits in reading order, eight pixels in each byte, and its fraction of the pixels."""
-    import numpy as np  # takes 0.1 s to import
-
     bits = np.packbits(mask.numpy()).tobytes()
     count, total = int(mask.sum()), mask.numel()
     return {

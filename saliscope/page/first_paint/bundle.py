@@ -1,7 +1,7 @@
-"""All scripts and style sheets of the page as one module, so that a slow line needs one request instead of 130.
+"""All scripts and style sheets of the page as one module, so that a slow line needs one request instead of about 180.
 
-Each script becomes a function of its own, so names stay local. They have imports of other scripts at the start, and
-exports of functions, classes and constants: nothing else of the module syntax is used, and a test says so.
+Each script becomes a function, so its names stay local. Scripts import others only at their start, and export only
+functions, classes and constants; a test checks that they use no other module syntax.
 """
 
 from __future__ import annotations

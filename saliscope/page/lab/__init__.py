@@ -1,1 +1,1 @@
-"""The Gradient lab tab, which shows the effect of hooks on gradients."""
+"""The Gradient lab view, which shows the effect of hooks on gradients."""

@@ -1,1 +1,1 @@
-"""Maps of the most likely classes and cached maps of the browser."""
+"""The predictions with small maps of their classes, the planes of a map, and the crops that the browser has."""

@@ -1,1 +1,1 @@
-"""The method picker and the map guide."""
+"""The list of methods, and the guide to a map."""

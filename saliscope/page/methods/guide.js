@@ -1,4 +1,4 @@
-// "What am I seeing?": a short text next to the map, collapsed on phones, and where the column has no room for all of it.
+// "What am I seeing?": a short text next to the map, collapsed on phones, and if the column is too short for it.
 import { subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
 import { watchProps, make, markDrawn } from "../wire.js";

@@ -1,1 +1,1 @@
-"""The tab that compares two models: the second part of the comparison."""
+"""The comparison of two models, the second part of the Compare view."""

@@ -54,6 +54,6 @@ export class Presentation {
   show(on) {
     document.documentElement.toggleAttribute("data-hl-present", on);
     this.button.hidden = !on;
-    dispatchEvent(new Event("resize")); // another room for what fits itself to the window
+    dispatchEvent(new Event("resize")); // parts that fit the window must adapt to the new space
   }
 }

@@ -1,1 +1,1 @@
-"""The Overlay tab, which shows a map over the image, and the stored answer for the first example."""
+"""The Explain view, which shows a map over the image, and the stored answer for the first example."""

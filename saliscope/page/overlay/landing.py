@@ -32,7 +32,7 @@ from saliscope.zoo import catalog
 CROP_SIDE, LAYER_SIDE = 448, 360
 """Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
 QUALITY = 50
-"""Of their compression; the computed answer replaces them after some seconds."""
+"""The quality of both images, of 100. It is low, because the computed answer replaces them after some seconds."""
 
 
 def compute() -> dict[str, Any]:

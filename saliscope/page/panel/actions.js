@@ -16,7 +16,7 @@ export function mount(element, { terms }, trigger) {
   const stop = button("hl-stop", terms.stop, () => trigger("stop"), { disabled: true });
   const linked = make("div", { id: "hl-linked" });
   let shown = "";
-  /** Keep the link below the buttons up to date; what has been copied is another one. */
+  /** Keep the link below the buttons up to date, and say so if it is no longer the copied one. */
   const follow = () => {
     const field = linked.querySelector("input");
     if (!field) return;

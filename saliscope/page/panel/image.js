@@ -124,7 +124,7 @@ class ImageField {
     this.say(this.terms.no_image);
   }
 
-  /** Show the camera in a dialog, and explain the picture that the user takes. */
+  /** Show the camera in a dialog, and explain the photo that the user takes. */
   async shoot() {
     let stream;
     try {

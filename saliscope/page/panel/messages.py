@@ -9,7 +9,7 @@ IMAGE = {
     "upload": "Upload",
     "paste": "Paste",
     "camera": "Camera",
-    "shoot": "Take the picture",
+    "shoot": "Take the photo",
     "cancel": "Cancel",
     "remove": "Remove the image",
     "uploading": "Uploading {percent}%",

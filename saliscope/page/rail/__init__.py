@@ -1,1 +1,1 @@
-"""The network rail, a drawing of the network for layer selection."""
+"""The network diagram, in which the user selects a layer."""

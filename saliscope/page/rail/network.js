@@ -1,4 +1,4 @@
-// The structure of the network, as the parts of the rail read it.
+// The structure of the network, as the parts of the diagram read it.
 import { state } from "../store.js";
 import { fill, formatValue } from "../wire.js";
 

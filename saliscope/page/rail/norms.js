@@ -1,4 +1,4 @@
-// Requests the gradient norms once the map is shown and the rail is visible; each is requested only once.
+// Requests the gradient norms once the map is shown and the diagram is visible; each is requested only once.
 import { change, state, subscribe } from "../store.js";
 
 const MAX_NORMS = 50;

@@ -1,4 +1,4 @@
-"""The wire format of the network rail, except for the drawing."""
+"""The wire format of the network diagram, except for the drawing."""
 
 from __future__ import annotations
 

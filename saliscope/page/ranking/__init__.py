@@ -1,1 +1,1 @@
-"""The Ranking tab, a table of all supported methods ordered by faithfulness metrics."""
+"""The ranking: a table of all supported methods ordered by faithfulness metrics."""

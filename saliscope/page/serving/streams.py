@@ -1,7 +1,7 @@
 """Compression of event streams, which carry all answers: text that Gradio sends uncompressed.
 
-Each message is compressed at once with everything before it in the stream as context, so that what two messages share
-is sent once, and a message does not wait for the next one.
+Each message is compressed as soon as it is complete, with the earlier ones of its stream as context. So it does not
+wait for the next one, and repeated parts are sent only once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEVEL, WINDOW = 5, 20
-"""Of the compression, and the power of two of the bytes that it refers to, each of which takes memory."""
+"""The level of the compression, and the base-2 logarithm of the bytes that it keeps in memory to refer to."""
 PATH = "/gradio_api/queue/data"
 """The stream of answers; others are short, but stay open as long as the page."""
 CALL = "/gradio_api/call/"

@@ -1,1 +1,1 @@
-"""Server part of the bundle download."""
+"""Saving: figures, bundles, and their file formats."""

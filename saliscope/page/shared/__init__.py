@@ -1,1 +1,1 @@
-"""The base class of tabs and the job runner."""
+"""Scripts, styles and texts that several views use: address, status, stored images, glossary."""

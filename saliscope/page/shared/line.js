@@ -1,4 +1,4 @@
-// A tab's own status line: progress or an error; otherwise empty.
+// The status line of a view: progress or an error; otherwise empty.
 import { watchProps, make, markDrawn } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */

@@ -1,4 +1,4 @@
-"""Labels of components that several features use."""
+"""Labels of parts that several views use."""
 
 from saliscope import install
 
@@ -33,13 +33,13 @@ TOUR = {
         [
             "hl-bars",
             "Class",
-            "These are the most likely classes. Choose one: the map shows what speaks for this class.",
+            "These are the most likely classes. Choose one: the map shows the evidence for this class.",
         ],
         ["hl-strip", "Layer", "The image passes these layers from left to right. Choose one to see the map there."],
         [
             "hl-cover",
             "Cover",
-            "Is the bright region what counts? Cover it, and see what happens to the prediction.",
+            "Does the prediction depend on the bright region? Cover it, and see what happens.",
         ],
         [
             "hl-next",

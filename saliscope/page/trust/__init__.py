@@ -1,1 +1,1 @@
-"""The faithfulness check in the overlay tab."""
+"""The faithfulness checks below a map."""

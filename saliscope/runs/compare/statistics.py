@@ -30,7 +30,7 @@ def mcnemar(gained: int, lost: int) -> float:
         >>> mcnemar(8, 1)
         0.0390625
     """
-    from scipy.stats import binomtest  # slow to import, or an extra
+    from scipy.stats import binomtest  # scipy takes a second to start
 
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 

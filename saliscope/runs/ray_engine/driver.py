@@ -56,7 +56,7 @@ def _silence() -> None:
 
 
 def _to_sendable(error: Exception) -> Exception:
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
 
     if isinstance(error, ray.exceptions.RayError):
         reason = str(error).strip().splitlines()[-1]
@@ -72,14 +72,14 @@ def connect(address: str | None) -> Iterator[None]:
     """
     _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
 
     own: dict[str, Any] = {"address": address}
     if address is None:
         own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # The machines of a cluster need no Saliscope, only the packages of the extra `ray`.
+            # The machines of a cluster need only the packages of the extra `ray`, and not Saliscope itself.
             code = [*PACKAGES] if address is None else [str(build_wheel(Path(folder)))]
             modules = {"py_modules": code, "excludes": ["__pycache__"]}
             ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
@@ -144,7 +144,7 @@ def _is_one_lost(machines: set[str]) -> bool:
 
 
 def _machines() -> set[str]:
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
 
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
@@ -154,7 +154,7 @@ def fit(workers: Workers) -> Workers:
 
     Errors   Refused if there are not enough resources for one worker
     """
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
 
     resources = ray.cluster_resources()
     cpus, gpus, own = resources.get("CPU", 0), resources.get("GPU", 0), workers.cpus or 1
@@ -185,8 +185,8 @@ def _shared(out: str | None) -> str | None:
 
 def _on_every_machine(function: Callable[[str], bool], argument: str) -> Iterator[tuple[str, bool]]:
     """Yield the address of each machine of the cluster, and the result of a function on it."""
-    import ray  # slow to import, or an extra
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # slow to import, or an extra
+    import ray  # ray is an extra
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # as above
 
     remote = ray.remote(num_cpus=0)(function)
     for node in ray.nodes():

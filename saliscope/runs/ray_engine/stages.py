@@ -34,7 +34,7 @@ from saliscope.runs.stores import open_store
 from saliscope.zoo import Model, devices
 
 if TYPE_CHECKING:
-    from ray.data import Dataset  # an extra
+    from ray.data import Dataset  # ray is an extra
 
 GROUPS = 2000
 """Maximum number of tasks that list; if there are more partitions, a task lists several."""
@@ -61,7 +61,7 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
 
 def build(task: Task) -> Dataset:
     """Return the stages as a dataset, which Ray computes when its rows are read."""
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     options = ray.data.DataContext.get_current()
@@ -90,7 +90,7 @@ def build(task: Task) -> Dataset:
 
 def _source(task: Task) -> Any:
     """Return the source as a data source of Ray, with a task for each partition."""
-    import ray  # slow to import, or an extra
+    import ray  # ray is an extra
     from ray.data.block import BlockMetadata  # as above
 
     finished, settings = ray.put(task.finished), task.settings
@@ -116,7 +116,7 @@ def _source(task: Task) -> Any:
 
 def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], Iterator[pa.Table]]:
     def list_images() -> Iterator[pa.Table]:
-        import ray  # slow to import, or an extra
+        import ray  # ray is an extra
 
         known = ray.get(finished)
         for number, partition in group:
@@ -142,7 +142,7 @@ def _describe(batch: Batch) -> dict[str, Any]:
 
 
 def _row(*, batch: Any = None, decoded: Any = None, rows: Any = None, result: Any = None) -> pa.Table:
-    """Return a row of Ray Data. With `result` alone, the other stages pass it on."""
+    """Return a row of Ray Data. With only `result`, the other stages pass it on."""
     values = {"batch": batch, "decoded": decoded, "rows": rows, "result": result}
     packed = {name: [None if value is None else pickle.dumps(value)] for name, value in values.items()}
     return pa.table({name: pa.array(value, pa.large_binary()) for name, value in packed.items()})
@@ -167,7 +167,7 @@ class Explain:
     """An actor that loads the network once and explains batches."""
 
     def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
-        import ray  # slow to import, or an extra
+        import ray  # ray is an extra
 
         torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
@@ -230,7 +230,7 @@ class _Closing:
     """Tasks that write the shards whose batches are finished."""
 
     def __init__(self, task: Task) -> None:
-        import ray  # slow to import, or an extra
+        import ray  # ray is an extra
 
         self.out = task.out
         self.running: list[Any] = []
@@ -243,7 +243,7 @@ class _Closing:
 
     def results(self, wait: bool) -> Iterator[dict[str, Any]]:
         """Yield shard and commit of the shards that were written since the last call, or of all of them."""
-        import ray  # slow to import, or an extra
+        import ray  # ray is an extra
 
         while self.running:
             done, self.running = ray.wait(self.running, timeout=None if wait else 0)

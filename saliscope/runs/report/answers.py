@@ -375,7 +375,7 @@ def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
     The names are assigned to the classes so that most predictions are correct. Where this changes the name of a class,
     at least twice as many predictions must agree with the new names as with the old ones, and significantly more.
     """
-    from scipy.optimize import linear_sum_assignment  # slow to import, or an extra
+    from scipy.optimize import linear_sum_assignment  # scipy takes a second to start
     from scipy.stats import binom  # as above
 
     known = usable & columns.readable & (columns.label_index >= 0) & (columns.prediction_index >= 0)
@@ -401,7 +401,7 @@ def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
 
 def _largest_low(count: int, total: int, wrong: int, level: float) -> float:
     """Return the highest accuracy of a slice that is significantly lower than that of all other images."""
-    from scipy.stats import hypergeom  # slow to import, or an extra
+    from scipy.stats import hypergeom  # scipy takes a second to start
 
     hits = hypergeom(total, total - wrong, count).ppf(level) - 1
     return max(0.0, float(hits)) / count

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
 from saliscope import percentages
 from saliscope.runs import formats
@@ -57,9 +59,6 @@ def _freed_memory() -> Iterator[None]:
 
 def render(content: dict[str, Any], template: str = "report.html", scripts: Sequence[Path] = SCRIPTS) -> str:
     """Return the page for the result of `gather`; all text in it is escaped."""
-    from jinja2 import Environment, FileSystemLoader  # slow to import, or an extra
-    from markupsafe import Markup  # slow to import, or an extra
-
     text = script(scripts)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     # In a script element, only "</" and "<!--" have a special meaning.

@@ -65,7 +65,7 @@ def try_others(
 
     `images_only` tries only those that change the images, for images that were damaged.
     """
-    from scipy.stats import binomtest  # slow to import, or an extra
+    from scipy.stats import binomtest  # scipy takes a second to start
 
     if model.task != "classification" or model.tokenize is not None:
         return None

@@ -150,7 +150,7 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
     Errors   Refused for files that do not exist, because a set without them would look complete
     """
     try:
-        from braceexpand import braceexpand  # an extra
+        from braceexpand import braceexpand  # only in the extra `data`
     except ImportError:
         raise Refused(
             f"{source} needs the package braceexpand, which is not installed. {install.hint('data')}."

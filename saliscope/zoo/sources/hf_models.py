@@ -73,7 +73,7 @@ SOURCE = HuggingFaceModels()
 
 def _transformers() -> Any:
     try:
-        import transformers  # optional; the import takes seconds
+        import transformers  # an extra, which takes seconds to start
     except ImportError as error:
         raise ModelUnavailable(hub.missing("transformers", "hf")) from error
     return transformers

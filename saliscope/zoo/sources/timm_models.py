@@ -73,7 +73,7 @@ def preparation_of(network: nn.Module) -> Preparation:
 
     Errors   BadTransform
     """
-    from timm.data import create_transform, resolve_model_data_config  # optional dependency
+    from timm.data import create_transform, resolve_model_data_config  # timm is an extra
 
     config = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
@@ -88,7 +88,7 @@ def preparation_of(network: nn.Module) -> Preparation:
 
 def labels_of(network: nn.Module) -> list[str]:
     """Return the class names in the order of the outputs: the weights' own, or ImageNet's; empty if unknown."""
-    from timm.data import ImageNetInfo, infer_imagenet_subset  # optional dependency
+    from timm.data import ImageNetInfo, infer_imagenet_subset  # timm is an extra
 
     config: Mapping[str, Any] = getattr(network, "pretrained_cfg", None) or {}
     count = int(getattr(network, "num_classes", 0) or 0)
@@ -110,7 +110,7 @@ def _of_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
 
 def _timm() -> Any:
     try:
-        import timm  # optional; the import takes seconds
+        import timm  # an extra, which takes seconds to start
     except ImportError as error:
         raise ModelUnavailable(hub.missing("timm", "timm")) from error
     return timm

@@ -94,7 +94,7 @@ def test_auto_is_bfloat16_if_the_device_computes_it_faster(network, is_faster, c
 
 
 class Compiler:
-    """What stands for `torch.compile`: it records networks and shapes of batches, and multiplies the output."""
+    """A replacement of `torch.compile` that records networks and shapes of batches and multiplies the output."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self.networks, self.shapes, self.factor = list[nn.Module](), set[tuple[int, ...]](), factor

@@ -162,7 +162,7 @@ def test_blend_is_exact_at_zero_and_one():
 
 
 def test_p104_masks_of_any_strides_and_labels_with_gaps_that_differ_by_image():
-    """Row P104: a feature mask made by `expand` breaks a peer's `view`."""
+    """A feature mask made by `expand` breaks the `view` in captum."""
     x = random_images(2)
     labels = (torch.arange(12) // 3)[:, None].expand(12, 16)
     assert 0 in labels.stride()

@@ -1,4 +1,4 @@
-"""Passes of a call: partial maps, progress, layers beside a skip connection."""
+"""Passes of a call: partial maps, progress, layers parallel to a skip connection."""
 
 from __future__ import annotations
 

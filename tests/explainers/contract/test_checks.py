@@ -70,7 +70,7 @@ def use(*_: object) -> None:
 
 
 def scaled(g: Tensor) -> Tensor:
-    """Row P19: each map by its own maximum."""
+    """Each map is divided by its own maximum, as in pytorch-grad-cam and torchcam."""
     return g / g.abs().amax((1, 2, 3), keepdim=True)
 
 
@@ -91,7 +91,7 @@ def scale_weights(m: nn.Module, factor: float) -> None:
 
 
 def swallows_errors(m, x, t=None):
-    """Row P07."""
+    """As the context manager of pytorch-grad-cam."""
     try:
         return good(m, x, t)
     except RuntimeError:
@@ -107,14 +107,14 @@ def disables_gradients_before_it_refuses(m, x, t=None):
 
 
 def needs_a_weight_with_gradient(m, x, t=None):
-    """Row P71."""
+    """As pytorch-grad-cam and torchcam."""
     if not any(p.requires_grad for p in m.parameters()):
         raise RuntimeError("element 0 of tensors does not require grad")
     return good(m, x, t)
 
 
 def shares_a_box(m, x, t=None):
-    """Rows P14 and P88 to P91: state outside the call."""
+    """State outside the call, as in pytorch-grad-cam, torchcam and captum."""
     BOX["images"] = x.detach().clone()
     with torch.no_grad():
         m(x)
@@ -122,7 +122,7 @@ def shares_a_box(m, x, t=None):
 
 
 def edits_what_all_threads_see(m, x, t=None):
-    """Rows P92 to P95: a layer is changed for all threads while the call runs."""
+    """A layer is changed for all threads while the call runs, as in captum and pytorch-grad-cam."""
     clean = good(m, x, t)
     with first_layer(m).register_forward_hook(lambda m, i, o: o * 0), torch.no_grad():
         m(x.clone())
@@ -131,7 +131,7 @@ def edits_what_all_threads_see(m, x, t=None):
 
 
 def switches_to_eval_for_all_threads(m, x, t=None):
-    """Row P96."""
+    """As pytorch-grad-cam, which also affects a training step in another thread."""
     modes = [(module, module.training) for module in m.eval().modules()]
     try:
         time.sleep(0.01)
@@ -167,60 +167,60 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
     ("shape", "only the first image", lambda m, x, t=None: good(m, x, t)[:1]),
     ("shape", "height and width swapped", lambda m, x, t=None: good(m, x, t)[:, 0, ::2, ::2].mT),
     ("finite_and_detached", "a NaN", lambda m, x, t=None: torch.where(x == x.max(), torch.nan, good(m, x, t))),
-    ("finite_and_detached", "attached (P04, P17)", lambda m, x, t=None: good(m, x, t).requires_grad_()),
-    ("raw_units", "scaled (P19)", lambda m, x, t=None: scaled(good(m, x, t))),
-    ("constant_in_scores", "divided by a score (P37)",
+    ("finite_and_detached", "attached", lambda m, x, t=None: good(m, x, t).requires_grad_()),
+    ("raw_units", "scaled", lambda m, x, t=None: scaled(good(m, x, t))),
+    ("constant_in_scores", "divided by a score",
      lambda m, x, t=None: good(m, x, t) / m(x).detach()[:, :1, None, None]),
-    ("nan_in_weights", "NaN replaced (P24)", lambda m, x, t=None: good(m, x, t).nan_to_num()),
+    ("nan_in_weights", "NaN replaced", lambda m, x, t=None: good(m, x, t).nan_to_num()),
     ("repeatable", "its own buffer", lambda m, x, t=None: BOX.setdefault("result", good(m, x, t))),
     ("repeatable", "noise without a seed", lambda m, x, t=None: good(m, x, t) * (1 + 0.1 * random.random())),
-    ("batch_independence", "scaled by the batch (P59, P63)", lambda m, x, t=None: good(m, x, t) / len(x)),
+    ("batch_independence", "scaled by the batch", lambda m, x, t=None: good(m, x, t) / len(x)),
     ("equivalent_targets", "the first image's class for all",
      lambda m, x, t=None: good(m, x, int(m(x)[0].argmax()) if t is None else t)),
-    ("no_side_effects", "a hook (P03, P05, P06, P18)",
+    ("no_side_effects", "a hook",
      lambda m, x, t=None: use(first_layer(m).register_forward_hook(lambda *_: None)) or good(m, x, t)),
-    ("no_side_effects", "writes .grad (P02, P11)", lambda m, x, t=None: use(m(x).sum().backward()) or good(m, x, t)),
-    ("no_side_effects", "an attribute (P09, P10)",
+    ("no_side_effects", "writes .grad", lambda m, x, t=None: use(m(x).sum().backward()) or good(m, x, t)),
+    ("no_side_effects", "an attribute",
      lambda m, x, t=None: setattr(first_layer(m), "activations", x) or good(m, x, t)),
-    ("no_side_effects", "the global generator (P16)", lambda m, x, t=None: use(torch.rand(1)) or good(m, x, t)),
-    ("no_side_effects", "changes the images (P08)", lambda m, x, t=None: use(x.requires_grad_()) or good(m, x, t)),
-    ("no_side_effects_after_error", "leaves its hook (P06)",
+    ("no_side_effects", "the global generator", lambda m, x, t=None: use(torch.rand(1)) or good(m, x, t)),
+    ("no_side_effects", "changes the images", lambda m, x, t=None: use(x.requires_grad_()) or good(m, x, t)),
+    ("no_side_effects_after_error", "leaves its hook",
      around(lambda m: first_layer(m).register_forward_hook(lambda *_: None), lambda m, handle: handle.remove())),
     ("no_side_effects_after_error", "weights stay frozen",
      around(lambda m: m.requires_grad_(False), lambda m, _: m.requires_grad_())),
-    ("no_side_effects_after_error", "swallows errors (P07)", swallows_errors),
+    ("no_side_effects_after_error", "swallows errors", swallows_errors),
     ("no_side_effects_after_bad_target", "gradients stay disabled", disables_gradients_before_it_refuses),
-    ("model_works_after_failure", "weights stay doubled (P12, P13)",
+    ("model_works_after_failure", "weights stay doubled",
      around(lambda m: scale_weights(m, 2), lambda m, _: scale_weights(m, 0.5))),
-    ("no_memory_leak", "remembers its images (P03)", lambda m, x, t=None: KEPT.append(x) or good(m, x, t)),
+    ("no_memory_leak", "remembers its images", lambda m, x, t=None: KEPT.append(x) or good(m, x, t)),
     ("no_memory_leak", "remembers its model", lambda m, x, t=None: KEPT.append(m) or good(m, x, t)),
-    ("train_mode_unchanged", "calls eval (P01)", lambda m, x, t=None: good(m.eval(), x, t)),
-    ("train_mode_unchanged", "train for every part (P15)",
+    ("train_mode_unchanged", "calls eval", lambda m, x, t=None: good(m.eval(), x, t)),
+    ("train_mode_unchanged", "train for every part",
      around(lambda m: (m.training, m.eval())[0], lambda m, was: m.train(was))),
-    ("grad_modes_and_frozen_weights", "inference tensors (P69, P70)",
+    ("grad_modes_and_frozen_weights", "inference tensors",
      lambda m, x, t=None: good(m, x, t) * (1 if torch.is_grad_enabled() else torch.ones(1))),
-    ("grad_modes_and_frozen_weights", "resets the gradient of the images (P08)",
+    ("grad_modes_and_frozen_weights", "resets the gradient of the images",
      lambda m, x, t=None: setattr(x, "grad", None) or good(m, x, t)),
-    ("grad_modes_and_frozen_weights", "needs weights with gradients (P71)", needs_a_weight_with_gradient),
-    ("float64", "always float32 (P73)", lambda m, x, t=None: good(m, x, t).float()),
-    ("half_precision", "keeps half precision (P72)", lambda m, x, t=None: good(m, x, t).to(x.dtype)),
+    ("grad_modes_and_frozen_weights", "needs weights with gradients", needs_a_weight_with_gradient),
+    ("float64", "always float32", lambda m, x, t=None: good(m, x, t).float()),
+    ("half_precision", "keeps half precision", lambda m, x, t=None: good(m, x, t).to(x.dtype)),
     ("channels_last", "reads memory in order", reads_memory_in_order),
-    ("channels_last", "needs dense images (P104)", lambda m, x, t=None: use(x.view(len(x), -1)) or good(m, x, t)),
-    ("any_number_of_channels", "three channels only (P74)", lambda m, x, t=None: good(m, x, t) + torch.zeros(3, 1, 1)),
-    ("wrapped_and_traced", "wrong on traced models (P76 to P79)",
+    ("channels_last", "needs dense images", lambda m, x, t=None: use(x.view(len(x), -1)) or good(m, x, t)),
+    ("any_number_of_channels", "three channels only", lambda m, x, t=None: good(m, x, t) + torch.zeros(3, 1, 1)),
+    ("wrapped_and_traced", "wrong on traced models",
      lambda m, x, t=None: good(m, x, t) * (2 if isinstance(m, torch.jit.ScriptModule) else 1)),
     ("seed", "no effect", with_seed(lambda g, seed: g)),
-    ("seed", "also the global generator (P99)", with_seed(lambda g, seed: g * (1 + seed + torch.rand(1)))),
-    ("seed", "one draw for the whole batch (P97)", with_seed(lambda g, seed: g + drawn(g, seed))),
-    ("batch_size", "depends on it (P97)", lambda m, x, t=None, *, batch_size=4: good(m, x, t) * (1 + batch_size)),
+    ("seed", "also the global generator", with_seed(lambda g, seed: g * (1 + seed + torch.rand(1)))),
+    ("seed", "one draw for the whole batch", with_seed(lambda g, seed: g + drawn(g, seed))),
+    ("batch_size", "depends on it", lambda m, x, t=None, *, batch_size=4: good(m, x, t) * (1 + batch_size)),
     ("progress_and_stop", "never reports", lambda m, x, t=None, *, progress=None: good(m, x, t)),
-    ("concurrent_calls", "a shared box (P14, P88 to P91)", shares_a_box),
-    ("other_threads_unaffected", "edits a layer for all threads (P92 to P95)", edits_what_all_threads_see),
-    ("training_in_other_thread", "eval for all threads (P96)", switches_to_eval_for_all_threads),
+    ("concurrent_calls", "a shared box", shares_a_box),
+    ("other_threads_unaffected", "edits a layer for all threads", edits_what_all_threads_see),
+    ("training_in_other_thread", "eval for all threads", switches_to_eval_for_all_threads),
     ("invalid_images_rejected", "accepts NaN", accepts_nans),
     ("invalid_images_rejected", "accepts an empty batch",
      lambda m, x, t=None: x * 0 if torch.is_tensor(x) and not len(x) else good(m, x, t)),
-    ("invalid_targets_rejected", "counts from the end (P27)", lambda m, x, t=None: good(m, x, 4 if t == -1 else t)),
+    ("invalid_targets_rejected", "counts from the end", lambda m, x, t=None: good(m, x, 4 if t == -1 else t)),
     ("invalid_targets_rejected", "sums over images", lambda m, x, t=None: good(m, x, 0 if callable(t) else t)),
     ("layers", "ignores the name", lambda m, x, t=None, *, layer=None: good(m, x, t)),
 ]  # fmt: skip

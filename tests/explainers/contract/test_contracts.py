@@ -1,8 +1,7 @@
 """Every method passes `check_explainer`; what only built-in methods promise: registry, units, options, partial maps.
 
-The checks also hold rows of the peers' pitfalls for every method: P01, P02, P06 to P10, P12, P13, P15 to P18 (state),
-P25 to P27 (targets), P59 and P63 (batches), P69 to P74 and P79 (modes, precisions, wrappers), P97 and P99 (seeds),
-P104 (strides), P88 to P96 (threads). The broken explainers of test_checks.py name the row that each of them repeats.
+The checks also cover, for every method, what other libraries do wrong: state that is changed or kept, targets, batches,
+modes, precisions, wrappers, seeds, strides and threads. The broken explainers of test_checks.py repeat these faults.
 """
 
 from __future__ import annotations

@@ -73,21 +73,21 @@ CASES: list[tuple[Tensor, dict[str, Any], list[str], str, dict[str, Any]]] = [
     # raw map, what else is known, codes, a part of the sentence, the remedy of the first finding
     (GOOD, {"target_score": 2.0, "gradient_norm": 1.0, "scores": torch.tensor([2.0, 1]), "relu": True}, [], "", {}),
     (GOOD - 1, {"relu": False}, [], "", {}),
-    (torch.full((3, 3), 0.25), BEFORE, ["flat"], "0.25", {"layer": "layer3"}),  # row P20
+    (torch.full((3, 3), 0.25), BEFORE, ["flat"], "0.25", {"layer": "layer3"}),
     (torch.zeros(2, 2), {}, ["flat"], "", {}),
-    (torch.tensor([[-2.0, -1.0]]), {"relu": True}, ["nothing_positive"], "ReLU", {"relu": False}),  # row P21
+    (torch.tensor([[-2.0, -1.0]]), {"relu": True}, ["nothing_positive"], "ReLU", {"relu": False}),
     (torch.tensor([[-2.0, -1.0]]), {"relu": False}, ["nothing_positive"], "", {}),
     (NEGATIVE, {"relu": True}, ["nothing_positive", "flat"], "", {"relu": False}),
-    (CELL, BEFORE, ["nothing_spatial"], "0.19", {"layer": "layer3"}),  # row P22
+    (CELL, BEFORE, ["nothing_spatial"], "0.19", {"layer": "layer3"}),
     (-CELL, {"relu": True}, ["nothing_spatial"], "", {}),
-    # Row P23: a probability of 1 has no gradient; the remedy is the logit of the same class
+    # A probability of 1 has no gradient; the remedy is the logit of the same class
     (torch.zeros(2, 2), {**SATURATED, "scores": torch.tensor([0.0, 0, 900]), "gradient_norm": 1e-30}, ["saturated"],
      "logit", {"target": 2}),
     (GOOD, SATURATED, ["saturated"], "logit", {"target": None}),
-    # Row P82: after a ViT's last block only the class token is used; the blank map is not a second finding
+    # After a ViT's last block only the class token is used; the blank map is not a second finding
     (torch.zeros(4, 4), {**BEFORE, "gradient_norm": 0.0}, ["no_gradient"], "'layer3'", {"layer": "layer3"}),
     (torch.tensor([0.5, -0.5, 0.0]), {}, [], "", {}),  # effects of channels have no grid
-    # Row P24: other libraries draw a plausible map; the cause is the only finding, since no other is meaningful
+    # Other libraries draw a plausible map; the cause is the only finding, since no other is meaningful
     (BROKEN, {}, ["non_finite"], "1 of 2 values of the grad_cam map", {}),
     (torch.zeros(1, 2), {"scores": torch.tensor([NAN, 1.0, INF])}, ["non_finite"], "infinite (2 of 3)", {}),
     (BROKEN, {"scores": torch.tensor([NAN, 1.0])}, ["non_finite"], "scores", {}),

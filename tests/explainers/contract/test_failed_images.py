@@ -1,4 +1,4 @@
-"""Batches with images that cannot be explained: the maps of the others are those of the others alone."""
+"""Batches with images that cannot be explained: the maps of the others are those of a call without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Networks with scripted parts, functional transforms, inner gradients, unusual outputs: right, or refused in words."""
+"""Networks with scripted parts, functional transforms, inner gradients, unusual outputs: right, or refused with a
+message."""
 
 from __future__ import annotations
 

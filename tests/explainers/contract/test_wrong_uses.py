@@ -1,6 +1,6 @@
 """One table of wrong uses: the call, the type of its error, and what the message must name: the value or the remedy.
 
-Most are refused before any forward pass, so that nobody waits for the message. test_ease.py has calls that are nearly
+Most are refused before any forward pass, so that the message comes at once. test_ease.py has calls that are nearly
 wrong but unambiguous, and gives every argument of every public function strange values.
 """
 
@@ -95,7 +95,7 @@ IMAGES: list[Row] = [
     (lambda n, x: saliency(n, x.numpy()), TypeError, "images is a NumPy array"),
     (lambda n, x: saliency(n, x.to("meta")), BadImages, "on the meta device"),
     (lambda n, x: saliency(n, x.to_sparse()), BadImages, "sparse"),
-    # Row P24
+    # Values that are not finite, of which other libraries make clean-looking maps
     (lambda n, x: saliency(n, spoiled(NAN)), BadImages, "nan at image 0, channel 2, row 3, column 4"),
     (lambda n, x: METHODS["rise"](n, spoiled(INF)), BadImages, "inf at image 0, channel 2, row 3, column 4"),
 ]
@@ -121,7 +121,7 @@ LAYERS: list[Row] = [
 ]
 OPTIONS: list[Row] = [
     (lambda n, x: occlusion(n, x, 1, progress=3), BadOption, "progress="),
-    (lambda n, x: occlusion(n, x, 1, window=4, stride=5), BadOption, "stride"),  # Row P101
+    (lambda n, x: occlusion(n, x, 1, window=4, stride=5), BadOption, "stride"),
     (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
     (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
     (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
@@ -143,13 +143,13 @@ KEYWORDS: list[Row] = [
     (lambda n, x: explainers.evaluate(n, x, "saliency", targets=1), BadOption, misspelled("targets", "target")),
 ]
 NO_CLASSES: list[Any] = [
-    # Row P27
+    # What is not a class index
     *(np.array([1.0, 2.0, 0.0]), np.array([True, False, True]), np.array([[1, 2, 0]]), np.array(["a", "b", "c"])),
     *(np.float64(1), np.bool_(True), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
     *(torch.tensor(True), torch.tensor([1, 2, 0], device="meta"), {1, 2, 0}, "cat", Logit, [True, False, True]),
 ]
 COUNTS: list[Callable[[], Any]] = [
-    # Row P25
+    # Other numbers of targets than one for all images or one per image
     *(list, lambda: [1], lambda: [0, 1], lambda: torch.tensor([0, 1]), lambda: np.array([0, 1, 2, 3])),
     *(lambda: Logit([0, 1]), lambda: Probability([0, 1]), lambda: Sum(Logit(0), Logit([0, 1]))),
     *(lambda: Similarity(torch.ones(2, 7)), lambda: MaskScores(torch.ones(2, 5, 5), 1)),
@@ -243,7 +243,7 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [-1])), BadTarget, "channel"),
     (lambda n, x: grad_cam(n, x, layer="net.head"), explainers.NoSpatialOutput, "head"),
     (lambda n, x: integrated_gradients(plain().half(), x.half(), 1, baseline=1e6), BadOption, "torch.float16"),
-    # Classes, cells and channels that do not exist (row P07)
+    # Classes, cells and channels that do not exist
     (lambda n, x: saliency(n, x, 5000), BadTarget, "5000.*7"),
     (lambda n, x: METHODS["rise"](n, x, [0, 1, 7]), BadTarget, "Class 7 does not exist"),
     (lambda n, x: saliency(n, x, unit("net.conv2", 1, at=(99, 0))), BadTarget, "Cell"),

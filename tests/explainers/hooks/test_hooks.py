@@ -32,7 +32,7 @@ def test_capture_records_outputs_and_inputs():
 
 
 def test_capture_is_the_value_before_an_in_place_operation():
-    """bn1 is followed by an in-place ReLU; without a clone the record would be the ReLU's output (row P46)."""
+    """bn1 is followed by an in-place ReLU; without a clone the record would be the ReLU's output."""
     net, x = residual(), random_images()
     with capture(net, "bn1", gradients=True) as seen:
         scores = net(x)

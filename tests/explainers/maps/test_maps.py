@@ -123,7 +123,7 @@ def test_rank_correlation_of_constant_and_nan_maps_is_nan():
 
 
 def test_rank_correlation_agrees_with_scipy():
-    """Peer: scipy's spearmanr, on values with many ties; of pairs of maps."""
+    """Oracle: SciPy's spearmanr, on values with many ties; of pairs of maps."""
     stats = pytest.importorskip("scipy.stats")
     generator = torch.Generator().manual_seed(1)
     a, b = (torch.randint(0, 6, (2, 5, 7), generator=generator).float() for _ in range(2))

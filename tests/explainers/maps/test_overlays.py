@@ -96,7 +96,7 @@ def test_signed_colors_differ_under_color_blindness(kind):
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 def test_p28_opacity_zero_is_the_image_bit_for_bit(mode):
-    """Row P28: a peer turns the image white there. By hand: at 0.3 a gray of 100 has gone 30% of the way to its 80."""
+    """pytorch-grad-cam makes the image white. By hand: at 0.3, a gray of 100 has gone 30% of the way to its 80."""
     image = noise(mode)
     for map in (torch.rand(3, 4), -torch.rand(3, 4), torch.full((2, 2), torch.nan)):
         assert overlay(image, map, opacity=0).tobytes() == image.tobytes()
@@ -105,7 +105,7 @@ def test_p28_opacity_zero_is_the_image_bit_for_bit(mode):
 
 @pytest.mark.parametrize("colors", [None, "signed"])
 def test_p28_blank_map_draws_nothing_bright(colors):
-    """Row P28, by hand: 80% of (51, 51, 51) and nothing on it; a peer gives (72, 72, 255)."""
+    """By hand: 80% of (51, 51, 51) and nothing on it; pytorch-grad-cam gives (72, 72, 255)."""
     assert set(values_of(overlay(grey(), torch.zeros(2, 2), colors=colors))) == {(41, 41, 41)}
     image = noise()
     drawn = overlay(image, torch.zeros(2, 2), colors=colors)
@@ -126,7 +126,7 @@ def test_the_image_is_dark_gray_where_a_fine_map_is_zero():
 
 
 def test_p20_constant_positive_map_is_drawn_evenly_and_not_erased():
-    """Row P20: peers subtract the minimum and show nothing. By hand: magma's last color at the weight 0.9."""
+    """Other libraries subtract the minimum and show nothing. By hand: magma's last color at the weight 0.9."""
     drawn = overlay(grey(), torch.full((3, 3), 0.25))
 
     assert set(values_of(drawn)) == {blended((40.8,) * 3, [252, 253, 191], 1.0)} == {(231, 232, 176)}
@@ -247,7 +247,7 @@ def test_fine_maps_are_blurred_for_display_only(signed, sigma):
 
 
 def test_p24_non_finite_values_are_striped_and_do_not_set_the_range():
-    """Row P24: never a clean-looking map. Stripes of black and white; the finite part keeps its own range."""
+    """Never a clean-looking map, as in torchcam. Stripes of black and white; the finite part keeps its own range."""
     map = torch.ones(1, 40)
     map[0, :20] = torch.inf
     map[0, 5] = torch.nan

@@ -127,7 +127,7 @@ def test_p32_activations_are_the_clean_ones_and_gradients_are_means():
     actual = smooth_grad_cam_pp(net, images, 2, layer="act2", samples=3, sigma=0.2, seed=3)
     torch.testing.assert_close(actual, smooth_plus_plus(net, images, [2]), rtol=1e-9, atol=1e-12)
     for wrong in ("activation", "gradient"):
-        assert rel(actual, smooth_plus_plus(net, images, [2], of_last=wrong)) > 0.02, "it must tell the peer's mistakes"
+        assert rel(actual, smooth_plus_plus(net, images, [2], of_last=wrong)) > 0.02, "as in torchcam"
 
 
 def test_smooth_grad_cam_pp_uses_the_clean_images_class_for_noisy_copies():

@@ -1,4 +1,4 @@
-"""Score-CAM, SS-CAM and IS-CAM: the masked images, their cost, and the peers by rank."""
+"""Score-CAM, SS-CAM and IS-CAM: the masked images, their cost, and other libraries by rank."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ class RecordInputs(nn.Module):
     def forward(self, x):
         self.inputs.append(x.detach().clone())
         return self.net(x)
-
-
-# Rows of peers.md
 
 
 def test_p33_no_masked_image_is_brighter_than_the_original():
@@ -174,4 +171,4 @@ def test_stopped_early_only_evaluated_channels_have_a_weight(method, options):
     assert float(coefficients.sum()) == pytest.approx(1) and (coefficients > 0).all()
 
 
-# Peers, by rank
+# Other libraries, by rank

@@ -31,7 +31,7 @@ CLASSES = [2, 0, 5]
 
 
 class Corners(nn.Module):
-    """Row P103's linear model on 4 pixels, in any unit of the score."""
+    """A linear model on 4 pixels, in any unit of the score."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Pairs(nn.Module):
 
 
 def test_p103_lime_is_exact_on_a_linear_model_at_every_scale():
-    """Row P103: a peer's lasso shrinks the coefficients, and at 0.01 gives 0, 0, 0, 0 without a warning."""
+    """captum's lasso shrinks the coefficients, and at 0.01 gives 0, 0, 0, 0 without a warning."""
     x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
     for scale, samples in ((1.0, 1000), (0.01, 1000), (1e-6, 12), (300.0, 12)):
         expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
@@ -87,7 +87,7 @@ def test_lime_ridge_shrinkage_does_not_depend_on_the_units_of_the_score():
 
 
 def test_p102_shapley_values_are_exact_if_all_coalitions_are_evaluated():
-    """Row P102: 4 features, 16 evaluations; a peer draws 25 and is 20% off."""
+    """4 features, 16 evaluations; captum draws 25 and is 20% off."""
     net, x = curved(), random_images()
     expected = shapley_map(net, x, CLASSES, 2, 2)
     for method in (kernel_shap, shapley_sampling):
@@ -164,7 +164,7 @@ def test_sobol_by_jansens_estimator_on_the_same_points():
 
 @pytest.mark.parametrize("method", [sobol, hsic])
 def test_neither_scale_nor_shift_of_the_score_matters(method):
-    """A peer's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
+    """Xplique's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
 
     def function(a, b, c, d):
         return a * b + 0.3 * c

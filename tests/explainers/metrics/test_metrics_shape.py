@@ -39,7 +39,7 @@ def random_maps(count=3, seed=0):
 
 @pytest.mark.parametrize("factor", [1, -1e-9])
 def test_sparseness_is_the_mean_difference_of_all_pairs(factor):
-    """Oracle: the Gini index is Σ_ij |a_i - a_j| / (2 n Σ a), of magnitudes (M13): neither scale nor sign matters."""
+    """Oracle: the Gini index is Σ_ij |a_i - a_j| / (2 n Σ a), of magnitudes: neither scale nor sign matters."""
     maps = random_maps()
     a = maps.flatten(1).abs()
     pairs = (a[:, :, None] - a[:, None]).abs().sum((1, 2))

@@ -1,4 +1,4 @@
-"""Rows P57 to P60: guided backpropagation and its variants on real networks."""
+"""Guided backpropagation and its variants on real networks, where other libraries are wrong."""
 
 from __future__ import annotations
 

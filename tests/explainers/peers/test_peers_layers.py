@@ -1,4 +1,5 @@
-"""Rows P45 to P58 and P74 to P85: in-place operations, repeated modules, unusual outputs, wrappers, transformers."""
+"""Layers where other libraries are wrong: in-place, repeated, in wrappers and transformers, and with unusual
+outputs."""
 
 from __future__ import annotations
 
@@ -265,7 +266,7 @@ def test_p81_p83_vit_blocks_give_the_grid_of_their_patches():
     expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (4, 4))
     assert rel(found, expected) < 1e-5
     assert feature_maps(net, x, layer=layer).shape == (2, 16, 4, 4)
-    assert grad_cam(vit(48, 8), noise_images(1, 48, 48), 1).shape == (1, 6, 6), "row P83: the grid is not fixed"
+    assert grad_cam(vit(48, 8), noise_images(1, 48, 48), 1).shape == (1, 6, 6), "the grid is not fixed"
 
 
 def test_p84_sixteen_tokens_of_two_by_eight_or_eight_by_two():

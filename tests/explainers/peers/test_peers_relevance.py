@@ -1,4 +1,4 @@
-"""Rows P61 to P68: DeepLIFT and LRP where the peers refuse or are wrong; and the coverage of torchvision."""
+"""DeepLIFT and LRP where other libraries refuse or are wrong; and the coverage of torchvision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows P97 to P107 that concern our methods: sampling, perturbation, cost."""
+"""Sampling, perturbation and cost, where other libraries are wrong or slow."""
 
 from __future__ import annotations
 

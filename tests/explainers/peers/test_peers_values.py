@@ -1,4 +1,4 @@
-"""Rows P19 to P39 of the peers' pitfalls that concern our methods: units, missing warnings, wrong values."""
+"""Units, missing warnings and values, where other libraries are wrong."""
 
 from __future__ import annotations
 

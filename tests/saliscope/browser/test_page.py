@@ -172,7 +172,7 @@ def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit:
 
 
 def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
-    """The name of each control contains its visible text: what a user says reaches it."""
+    """The name of each control contains its visible text: voice control can find it."""
     page = visit.open().page
     page.evaluate(axe_script())
     page.keyboard.press("Tab")

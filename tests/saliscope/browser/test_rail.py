@@ -1,4 +1,4 @@
-"""The network rail in Chromium: drawing, previews, keys, playing, requests for norms, and the table of layers."""
+"""The network diagram in Chromium: drawing, previews, keys, playing, requests for norms, and the table of layers."""
 
 from __future__ import annotations
 

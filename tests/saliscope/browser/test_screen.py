@@ -155,22 +155,12 @@ def test_the_first_map_is_shown_before_the_scripts(window: Any) -> None:
         route.continue_()
     page.unroute_all()
     visit.painted("overlay", 0)
-    assert not visit.sent(0, "/assets/"), "one script has all modules"
     expect(first).to_have_count(0)
     canvas = page.locator("#hl-overlay canvas").first.bounding_box()
     assert abs(picture["x"] - canvas["x"]) < 2 and abs(picture["width"] - canvas["width"]) < 2
     page.goto(f"{visit.address}/?example=cat", wait_until="commit")
     visit.until("document.querySelector('#hl-explain') !== null")
     expect(first, "another question").to_have_count(0)
-
-
-@pytest.mark.slow
-def test_without_the_script_gradio_loads_its_modules_as_usual(browser, app: str) -> None:
-    page = browser.new_page()
-    page.route("**/hl/page-*.js", lambda route: route.abort())
-    page.goto(f"{app}/?example=cat")
-    expect(page.locator("#hl-bars")).to_contain_text("tabby")
-    page.close()
 
 
 def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
@@ -184,7 +174,7 @@ def test_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
 
 
 def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
-    """Two quick clicks on examples, of which the first is asked last; a class then explains the shown image."""
+    """Two quick clicks, where the request of the first arrives last; a class then explains the shown image."""
     page, held = visit.open("?example=dog").page, list[Any]()
     headline = expect(page.locator("#hl-status .hl-headline"))
 

@@ -190,7 +190,7 @@ def test_the_default_is_integrated_gradients_and_methods_that_need_a_layer_are_r
     listed = {method.name for method in model_cache.list_methods(loaded)}
     assert {"saliency", "lrp", "occlusion", "rise"} <= listed and not {"grad_cam", "score_cam", "le_grad"} & listed
     (note,) = answered(Request(DOG, model=linear, method="grad_cam")).settings.notes
-    assert note.startswith("Grad-CAM does not support this network: No layer of it has cells with positions")
+    assert note.startswith("Grad-CAM does not support this network: No layer of this network has cells")
     assert "Integrated gradients" in note
     with pytest.raises(Refused, match="No layer"):
         steps_of(channels.sheet, Request(DOG, model=linear))

@@ -1,4 +1,4 @@
-"""The network rail: packed drawings, messages, and the computation of norms."""
+"""The network diagram: packed drawings, messages, and the computation of norms."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ Made = Callable[..., Files]
 
 @pytest.fixture
 def made(upload: Callable[[bytes], str], tmp_path: Path) -> Made:
-    """Return a function that makes the files of a bundle for a question, as static/share/bundle.js does."""
+    """Return a function that makes the files of a bundle for a question, as page/share/bundle.js does."""
 
     def files_of(**question: Any) -> Files:
         image = upload(saved("JPEG", exif=exif(), quality=90))

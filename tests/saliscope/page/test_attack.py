@@ -122,7 +122,7 @@ def test_the_judgement_of_memory_is_seldom_wrong(questions: int, rounds: int, no
 
 
 def test_memory_that_grows_unsteadily_or_is_noisy_is_not_sure() -> None:
-    """As measured with a planted leak of 100 MB per 1,000 answers: twice something of 20 MB was not in use."""
+    """As measured with a planted leak of 100 MB per 1,000 answers: in two rounds, 20 MB less were in use."""
     found = [337.5, 334.3, 342.8, 344.8, 345.3, 327.3, 329.3, 352.5]
     assert growth.judge(found, 18)[1:] == (False, False)
     assert growth.judge([*found, 354.1, 356.0, 358.2, 359.9], 18)[1:] == (True, True)

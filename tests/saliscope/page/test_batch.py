@@ -1,4 +1,4 @@
-"""The Batch tab: checks of archives and uploads, Stop, and the report."""
+"""The Batch view: checks of archives and uploads, Stop, and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API answers for segmentation networks and detectors, and the snippets of the API tab."""
+"""API answers for segmentation networks and detectors, and the snippets of the API view."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ NESTED: dict[str, Any] = {
     "in a list": {"data": [None, [[LINK]]]},
     "in an object": {"data": [{"files": {"a": [{"b": LINK}]}}]},
     "in a file": {"data": [{**FILE, "more": LINK}]},
-    "beside a file": {"data": [FILE, {**LINK, "url": "/gradio_api/file=x"}]},
+    "next to a file": {"data": [FILE, {**LINK, "url": "/gradio_api/file=x"}]},
     "a keyword": {"image": LINK},
     "the data of an event": {"data": [], "event_data": {"image": LINK}},
     "the whole body": LINK,

@@ -144,8 +144,8 @@ def test_a_full_disk_is_one_message(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_uploads_are_in_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def chosen(given: str | None = None) -> Path:
-        monkeypatch.setenv("GRADIO_TEMP_DIR", given) if given else monkeypatch.delenv("GRADIO_TEMP_DIR", raising=False)
+    def chosen(given: str = "") -> Path:
+        monkeypatch.setenv("GRADIO_TEMP_DIR", given)
         uploads.use_own_folder()
         return Path(os.environ["GRADIO_TEMP_DIR"])
 

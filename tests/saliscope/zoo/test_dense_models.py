@@ -1,6 +1,6 @@
 """torchvision's segmentation networks and detectors: the list, the preprocessing, the network and its class names.
 
-For their use in the session and the API, see tests/saliscope/compute/test_dense_answers.py.
+For their use on the page and in the API, see tests/saliscope/compute/test_dense_answers.py.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _element_wise(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
 def smooth_plus_plus(net: nn.Module, image: Tensor, c: int, of_last: str = "") -> Tensor:
     """Three copies of each image, one after the other; means of G, G^2 and G^3, and the clean activations.
 
-    `of_last`, "activation" or "gradient", is what a peer takes from the last noisy copy instead (row P32).
+    `of_last`, "activation" or "gradient", is what torchcam takes from the last noisy copy instead.
     """
     a = act_grad(net, net.act2, image[None], [c])[0][0]
     generator = PerImageGenerators(1, 3)

@@ -1,4 +1,4 @@
-"""What an oracle is: where the expected values come from, on which network, and how near they must be."""
+"""What an oracle is: where the expected values come from, on which network, and how close the results must be."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DELIMITERS = (b",", b"[", b"{", b":")
 PART = b"content-disposition"
 """The header that every part of a multipart body has."""
 LARGE = 256 * 1024
-"""Bytes of a body that gets memory of its own, which returns to the system at once."""
+"""Bytes above which a body is read into separate memory, which returns to the system at once."""
 
 
 @dataclass(eq=False)

@@ -1,8 +1,8 @@
-"""Connections: how many an address may have, how long one may take for the head of a request, and its tiny chunks.
+"""Limits of connections: their number per address, the time for the head of a request, and the number of tiny chunks.
 
-The server itself ends a connection only after an answer. One that sends nothing, or one byte of its head now and then,
-would stay and keep a descriptor. It also parses all that has arrived before anything else runs: a body in chunks of one
-byte takes the time of a body of a megabyte for every few kilobytes. Nothing that handles requests sees either.
+The server closes a connection only after an answer. A client that sends nothing, or one byte of the head now and then,
+would keep its connection and a file descriptor forever. The server also parses all data that has arrived before
+anything else runs, and a few kilobytes in chunks of one byte take as long as a megabyte. Middleware sees neither.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Connections:
         self._open: dict[object, Any] = {}
         """The transport of each connection, by the address and port of its client."""
         self._heads: dict[object, float] = {}
-        """Since when a connection has no complete head."""
+        """The time since which a connection has no complete head."""
         self._running: Counter[object] = Counter()
-        """Its requests: what answered one may still end when the next one has begun."""
+        """The number of its requests: one may still be ending when the next one starts."""
         self._tiny: Counter[object] = Counter()
         """Tiny chunks of its current request."""
 
     def limit(self, server: Any) -> None:
-        """Let a server of uvicorn that runs already report its connections, by another class of its option `http`."""
+        """Make a running uvicorn server report its connections, by replacing the class of its option `http`."""
         config = server.config
         config.http_protocol_class = _reporting(config.http_protocol_class, self)
 
@@ -105,7 +105,7 @@ class Connections:
         return len(slow)
 
     def _address(self, client: Any) -> str:
-        """Return the address of a connection, or an empty string for that of a proxy, which has those of all."""
+        """Return the address of a connection, or an empty string for a proxy, which connects for all visitors."""
         return "" if self._hosts.is_proxy(client) else self._hosts.address([], {"client": client})
 
 

@@ -8,7 +8,7 @@ from saliscope import limits
 from saliscope.page.serving.door.refusals import App, Message, Receive, Send
 
 PART = 64 * 1024
-"""Bytes that are given to the connection at once; it holds about as much more of an answer that is not read."""
+"""Bytes that are passed to the connection at once; it buffers about as many more for a client that does not read."""
 
 
 class Stalled:
@@ -24,7 +24,7 @@ class Stalled:
         """Answer a request for a stream."""
         self._over: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         pump = asyncio.create_task(self._pump())
-        await asyncio.sleep(0)  # a disconnect that is known already must be known to the first `receive`
+        await asyncio.sleep(0)  # the first `receive` must report a disconnect that has happened already
         try:
             await app(scope, self.receive, self.send)
         finally:

@@ -1,9 +1,9 @@
-"""The pace of requests: those of an address that sends many wait, so that the others do not.
+"""The pace of requests: an address that sends many must wait, so that other visitors do not.
 
-The server answers all requests in one thread, so a flood of requests would delay everybody, whatever their answer is.
-An address may send `limits.BURST` requests at once, and then `limits.RATE` a second; the rest wait in order, and are
-refused if too many wait. A page load with all its scripts costs as much as a few events, and so does the first event of
-a session.
+The server answers all requests in one thread, so a flood of requests would delay everybody, even if all of them were
+refused. An address may send `limits.BURST` requests at once, and then `limits.RATE` a second; the rest wait in order,
+and are refused if too many wait. A page load with all its scripts costs as much as a few events, and so does the first
+event of a session.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from saliscope.page.serving.door.refusals import Refusal
 
 TOO_FAST = "Too many requests from this address. Wait a moment."
 MAX_KNOWN = 4096
-"""Addresses that are remembered; one that sent nothing for a while may send a burst again anyway."""
+"""Number of addresses that are remembered. Forgetting an older one has no effect: it may send a burst again anyway."""
 
 
 class Pace:

@@ -1,7 +1,8 @@
-"""The progress of uploads: Gradio keeps something of every name under which it is asked for, and forgets none.
+"""The progress of uploads. Gradio stores every upload name whose progress is requested, and never removes one.
 
-Only names of uploads are passed on, and so many that they take some megabytes; later uploads have no progress bar until
-the page is started again. The browser chooses the name, and often asks before its upload arrives.
+Therefore only names of uploads reach it, and at most `MOST` of them, which take some megabytes. Later uploads have no
+progress bar until the page is started again. The browser chooses the name, and often requests the progress before its
+upload arrives.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from saliscope.page.serving.door.refusals import Send
 PATH = re.compile(r"/gradio_api/upload_progress/?")
 NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 MOST, KNOWN = 20_000, 1_000
-"""Names that are passed on in all, at about a kilobyte each, and the latest of them that may be asked for."""
+"""Names that reach Gradio in total, at about a kilobyte each, and latest names whose progress may be requested."""
 WAIT, STEP = 3.0, 0.1
-"""Seconds in which the upload must arrive, and between two looks."""
+"""Seconds in which the upload must arrive, and between two checks."""
 DONE = b'data: {"msg": "done"}\n\n'
-"""What Gradio says at the end of an upload."""
+"""Gradio's message at the end of an upload."""
 
 
 class Progress:

@@ -55,7 +55,7 @@ def use_own_folder() -> None:
 
 def folder() -> str:
     """Return the path of the folder."""
-    from gradio.utils import get_upload_folder
+    from gradio.utils import get_upload_folder  # gradio takes seconds to start
 
     return os.path.realpath(get_upload_folder())
 
@@ -125,7 +125,7 @@ class Uploads:
         while True:
             place = folder()
             await asyncio.to_thread(sweep, place)
-            async with self._lock:  # results are written without asking for room
+            async with self._lock:  # results are written without checking the space
                 await asyncio.to_thread(self._remove_oldest, 0)
             await asyncio.sleep(limits.SWEEP)
 

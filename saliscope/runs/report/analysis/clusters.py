@@ -72,9 +72,9 @@ def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
 
 def spectral(points: Floats) -> Integers:
     """Return the cluster `[n]` of each point `[n, d]`; the eigengap determines their number, up to `MOST_CLUSTERS`."""
-    from scipy.sparse.csgraph import laplacian  # slow to import, or an extra
-    from sklearn.cluster import SpectralClustering  # slow to import, or an extra
-    from sklearn.neighbors import kneighbors_graph  # slow to import, or an extra
+    from scipy.sparse.csgraph import laplacian  # scipy takes a second to start
+    from sklearn.cluster import SpectralClustering  # scikit-learn takes seconds to start
+    from sklearn.neighbors import kneighbors_graph  # as above
 
     least, most = NEIGHBORS
     near = kneighbors_graph(points, max(least, min(most, len(points) // 8)), include_self=False)

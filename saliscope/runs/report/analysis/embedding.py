@@ -69,7 +69,7 @@ class Features:
 
 def project(features: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64] | None:
     """Return positions `[n, 2]` between 0 and 1 of features `[n, d]`, or None for too few images, or equal ones."""
-    from sklearn.decomposition import PCA  # slow to import, or an extra
+    from sklearn.decomposition import PCA  # scikit-learn takes seconds to start
     from sklearn.manifold import TSNE  # as above
 
     if len(features) < LEAST or not np.isfinite(features).all():

@@ -127,7 +127,7 @@ def estimate_random(
 
         L(T, η) = Σ log((1 − η) p_T(label) + η / classes),  p_T ~ p^(1/T)
     """
-    from scipy.stats import chi2  # slow to import, or an extra
+    from scipy.stats import chi2  # scipy takes a second to start
 
     use = ~without[errors.sample]
     if classes < 3 or use.sum() < FEWEST:

@@ -140,7 +140,7 @@ def more_mistakes(
     Of `total` `[k]` images of each label, of which `missed` are mistakes, `inside` are in the slice, with `wrong`
     mistakes. With one label it is Fisher's exact test.
     """
-    from scipy.stats import hypergeom, norm  # slow to import, or an extra
+    from scipy.stats import hypergeom, norm  # scipy takes a second to start
 
     mixed = (missed > 0) & (missed < total)
     observed, expected = int(wrong[mixed].sum()), float((inside * missed / total)[mixed].sum())
@@ -157,7 +157,7 @@ def more_mistakes(
 
 def lower(inside: Rate, outside: Rate) -> float:
     """Return the p-value of Fisher's exact test for a lower rate inside than outside."""
-    from scipy.stats import hypergeom  # slow to import, or an extra
+    from scipy.stats import hypergeom  # scipy takes a second to start
 
     total, hits = inside.count + outside.count, inside.correct + outside.correct
     return float(hypergeom.cdf(inside.correct, total, hits, inside.count))

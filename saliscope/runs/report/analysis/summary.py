@@ -46,7 +46,7 @@ class Rate:
     @property
     def interval(self) -> tuple[float, float]:
         """The lower and upper bound."""
-        from scipy.stats import binomtest  # slow to import, or an extra
+        from scipy.stats import binomtest  # scipy takes a second to start
 
         bounds = binomtest(self.correct, self.count).proportion_ci(0.95, method="wilson")
         return float(bounds.low), float(bounds.high)

@@ -1,4 +1,4 @@
-"""Channels tab: tiles, the open channel, and changes of selected channels."""
+"""Channels view: tiles, the open channel, and changes of selected channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare tab: requests per panel, drawing without requests, keyboard, and layout."""
+"""Compare view: requests per panel, drawing without requests, keyboard, and layout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until(visit: Visit, *wanted: str) -> None:
 
 
 def show(visit: Visit) -> Any:
-    """Open the tab and wait for its first two panels."""
+    """Open the view and wait for its first two panels."""
     visit.page.get_by_role("tab", name="Compare").click()
     until(visit, "done", "done")
     return visit.page

@@ -1,4 +1,4 @@
-"""Batch tab: uploads, the report in its iframe, saving it, and error messages."""
+"""Batch view: uploads, the report in its iframe, saving it, and error messages."""
 
 from __future__ import annotations
 
