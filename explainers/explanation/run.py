@@ -32,6 +32,7 @@ from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.options import LayerName, unknown_keyword, whole_number
+from explainers.output_targets import Similarity
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
@@ -73,8 +74,8 @@ def explain(
     [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
     `score` says how the model's scores become probabilities in statistics, findings and targets such as `Probability`:
     "softmax", "sigmoid" (independent labels, or a single score), "identity" (the model returns probabilities), "log"
-    (their logarithms) or "logit" (no probabilities, as in regression). None detects it
-    from the operations of the model; for a method with an option of that name, values of that option are passed to it;
+    (their logarithms) or "logit" (no probabilities, as in regression). None detects it from the operations of the
+    model, and is "logit" for a `Similarity`; for a method with an option of that name, its values are passed to it;
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
@@ -116,6 +117,8 @@ def explain(
         keywords["through"] = through
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
+    if score is None and isinstance(target.target if isinstance(target, Through) else target, Similarity):
+        score = "logit"  # an embedding has no probabilities
     inputs, passed = several or (images,), keywords
     if several is not None:
         model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
