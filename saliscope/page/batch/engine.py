@@ -195,7 +195,10 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     def progress(count: int, total: int) -> None:
         report(Progress(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
 
-    inputs = reporting.Report(lambda path: _open_image(paths[path]), model, progress=progress)
+    def go_on() -> bool:
+        return report(Progress(messages.TESTING, 0.5))
+
+    inputs = reporting.Report(lambda path: _open_image(paths[path]), model, progress=progress, go_on=go_on)
     page = reporting.write(finished, folder / "report.html", inputs)
     unreadable = int(finished.manifest["counts"]["unreadable"])
     title, method = settings.loaded.title, settings.method.title

@@ -24,6 +24,7 @@ CHANNELS = "{title} needs {channels} channels, but images have 3. Choose another
 LENT = "This server provides a GPU for a few seconds at a time, too short for a batch. Run the app on your own machine."
 STOPPED = "Stopped before the first batch. Press Explain all or Index channels to start again."
 UNPACKING = "Unpacking the archives …"
+TESTING = "Report: testing other preprocessings"
 UNKNOWN = "Internal error. See the server log for details. Press Explain all or Index channels to try again."
 
 TITLE = "Explain or index a batch of images"

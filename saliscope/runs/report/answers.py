@@ -137,11 +137,7 @@ class _Search:
 
     def _find_preprocessing(self) -> Trial | None:
         """Another preprocessing with which the network is much more accurate."""
-        model = self.page.report.model
-        if model is None:
-            return None
-        every = np.arange(len(self.columns))
-        trial = try_others(model, self.page.report.read, self.columns, every)
+        trial = try_others(self.page.report, self.columns, np.arange(len(self.columns)))
         if trial is not None and _is_better(trial):
             before, after = percent(trial.before.value), percent(trial.after.value)
             problem = (
@@ -203,9 +199,7 @@ class _Search:
         images = [image for row in each.rows[:12] if (image := report.read(self.columns.path(int(row)))) is not None]
         if len(images) >= FEW and np.mean([np.asarray(image.convert("L")).std() < BLANK for image in images]) > 0.5:
             return " Its images are blank."
-        trial = None
-        if report.model is not None:
-            trial = try_others(report.model, report.read, self.columns, each.rows, images_only=True)
+        trial = try_others(report, self.columns, each.rows, images_only=True)
         if trial is not None and _is_better(trial):
             before, after = percent(trial.before.value), percent(trial.after.value)
             return f" With {trial.best.name}, it is {after} instead of {before}."

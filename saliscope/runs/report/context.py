@@ -42,6 +42,8 @@ class Report:
     """The present location of the source, if it is not that in the manifest."""
     progress: Callable[[int, int], object] | None = None
     """Called with the number of finished images and the total number."""
+    go_on: Callable[[], bool] = lambda: True
+    """Called before each batch of images with another preprocessing; False ends these tests without a result."""
 
 
 @dataclass

@@ -17,8 +17,7 @@ from PIL import Image, ImageOps
 
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.report.images import Read
-from saliscope.zoo import Model
+from saliscope.runs.report.context import Report
 from saliscope.zoo.model import Preparation, upright
 
 CHOOSE, MEASURE = 32, 96
@@ -58,21 +57,21 @@ class Trial:
     rows: list[int] = field(repr=False)
 
 
-def try_others(
-    model: Model, read: Read, columns: Columns, rows: NDArray[np.int64], *, images_only: bool = False
-) -> Trial | None:
-    """Return the trial of other preprocessings on labeled images in `rows`, or None if there is too little to correct.
+def try_others(report: Report, columns: Columns, rows: NDArray[np.int64], *, images_only: bool = False) -> Trial | None:
+    """Return the trial of other preprocessings on labeled images in `rows`, or None if there is too little to correct,
+    the model is not available, or `report.go_on` ended it.
 
     `images_only` tries only those that change the images, for images that were damaged.
     """
     from scipy.stats import binomtest  # scipy takes a second to start
 
-    if model.task != "classification" or model.tokenize is not None:
+    model = report.model
+    if model is None or model.task != "classification" or model.tokenize is not None:
         return None
     first, second = _samples(columns, rows)
     if (columns.correct[first] == 0).sum() < MISTAKES:
         return None
-    images = {row: image for row in [*first, *second] if (image := read(columns.path(row))) is not None}
+    images = {row: image for row in [*first, *second] if (image := report.read(columns.path(row))) is not None}
     first, second = ([row for row in part if row in images] for part in (first, second))
     if min(len(first), len(second)) < FEWEST // 2:
         return None
@@ -80,12 +79,12 @@ def try_others(
         (other, correct)
         for other in others(model.preparation)
         if (other.change is not None or not images_only)
-        and (correct := _predict(model, other, images, first, columns)) is not None
+        and (correct := _predict(report, other, images, first, columns)) is not None
     ]
     if not results:
         return None
     best = max(results, key=lambda each: each[1].sum())[0]
-    correct, before = _predict(model, best, images, second, columns), columns.correct[second] == 1
+    correct, before = _predict(report, best, images, second, columns), columns.correct[second] == 1
     if correct is None:
         return None
     gained, lost = int((correct & ~before).sum()), int((before & ~correct).sum())
@@ -148,17 +147,21 @@ def _reverse(image: Image.Image) -> Image.Image:
 
 
 def _predict(
-    model: Model, other: Other, images: dict[int, Image.Image], rows: list[int], columns: Columns
+    report: Report, other: Other, images: dict[int, Image.Image], rows: list[int], columns: Columns
 ) -> NDArray[np.bool_] | None:
     """Return which rows are predicted correctly, or None if the network does not accept such images."""
-    device = next((tensor.device for tensor in model.network.parameters()), None)
+    assert report.model is not None
+    network = report.model.network
+    device = next((tensor.device for tensor in network.parameters()), None)
     found: list[int] = []
     try:
         for start in range(0, len(rows), BATCH):
+            if not report.go_on():
+                return None
             part = [upright(images[row]).convert("RGB") for row in rows[start : start + BATCH]]
             part = part if other.change is None else [other.change(image) for image in part]
             with torch.inference_mode():
-                output = model.network(torch.cat([other.preparation.tensor(image) for image in part]).to(device))
+                output = network(torch.cat([other.preparation.tensor(image) for image in part]).to(device))
             found += getattr(output, "logits", output).argmax(1).tolist()
     except (RuntimeError, ValueError, AssertionError):  # another size than the network has, or too little memory
         return None

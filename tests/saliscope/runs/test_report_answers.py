@@ -175,6 +175,10 @@ def test_a_wrong_preprocessing_is_found(tmp_path):
         if reverse:
             assert "BGR" in found[0].problem and "100% of 96 images" in found[0].problem
             assert all(labels[row] != 1 for row in found[0].rows)
+            asked: list[bool] = []
+            stopped = Report(images.get, model, go_on=lambda asked=asked: bool(asked.append(True)))
+            assert "preprocessing" not in {each.kind for each in faults(data, stopped)}
+            assert 0 < len(asked) < 20, "other preprocessings are not predicted any more"
 
 
 @pytest.mark.parametrize("labels", [[None] * 40, [0] * 40, [0]])
