@@ -4,11 +4,13 @@ FOLDER contains one folder for each class, named by its WordNet id, and `--class
 with tabs, the name of the network's class first). The table compares each figure with its goal.
 
 python -m benchmarks.concepts --photos val --classes classes.tsv --images 2000
+python -m benchmarks.concepts --only classes tcav                  # these need no photos
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import random
 import time
@@ -20,12 +22,18 @@ from PIL import Image
 from torch import Tensor, nn
 
 import explainers
+from explainers.students_t import t_tail
 from saliscope.zoo import load_model
+from tests.explainers.concepts.planted import PARTS as PLANTED
+from tests.explainers.concepts.planted import planted_images, planted_network
 
 MEAN, STD, SIDE = 127 / 255, 128 / 255, 224
-LAYER, CONCEPTS, ACTIVE, EPOCHS = "stages.6", 1024, 64, 8
+LAYER, CONCEPTS, ACTIVE, EPOCHS = "stages.6", 1024, 128, 8
 VISUALIZED = {"classes": (130, 281, 945), "units": ((LAYER, 5), (LAYER, 77), ("stages.4", 20))}
 STEPS = 96
+CLASSES, BATCH = 50, 10
+"""Random classes whose images are created, and images that are optimized together."""
+RANDOM_CONCEPTS = 200
 
 
 def read(paths: list[Path]) -> Tensor:
@@ -117,25 +125,81 @@ def synthetic(net: nn.Module, _: Tensor, test: Tensor, __: Tensor) -> Iterator[t
         yield f"{image}: probability of the class, least of {len(probabilities)}", "0.9", f"{min(probabilities):.4f}"
 
 
-PARTS = {"autoencoder": autoencoder, "removal": removal, "synthetic": synthetic}
+def classes(net: nn.Module, _: Tensor, __: Tensor, ___: Tensor) -> Iterator[tuple[str, str, str]]:
+    """Yield the probabilities of random classes in the images that are created for them."""
+    chosen = sorted(random.Random(0).sample(range(1000), CLASSES))
+    for image in ("fourier", "maco"):
+        start, found = time.monotonic(), []
+        for part in (chosen[at : at + BATCH] for at in range(0, CLASSES, BATCH)):
+            options = {"mean": MEAN, "std": STD, "size": (SIDE, SIDE), "steps": STEPS, "images": len(part)}
+            images = explainers.feature_visualization(net, part, image=image, **options).images
+            shares = net((images - MEAN) / STD).softmax(1)
+            found += [float(row[index]) for row, index in zip(shares, part, strict=True)]
+        seconds = (time.monotonic() - start) / CLASSES
+        low = [f"{index} ({share:.2f})" for index, share in zip(chosen, found, strict=True) if share < 0.9]
+        name = f"{image}: images of {CLASSES} random classes with a probability of at least 0.9, {seconds:.1f} s each"
+        yield name, str(CLASSES), f"{CLASSES - len(low)}" + (f"; below: {', '.join(low)}" if low else "")
+
+
+def tcav(_: nn.Module, __: Tensor, ___: Tensor, ____: Tensor) -> Iterator[tuple[str, str, str]]:
+    """Yield how often `tcav` finds random sets of images, and sets with a planted part, on the network of the tests."""
+
+    def test(concept: int | None, part: int, seed: int) -> explainers.Tcav | None:
+        """Return the result for images of a concept, None if it is refused."""
+        images, others = planted_images(20, seed, always=concept)[0], planted_images(400, 10**6 + seed)[0]
+        given = {"concept_images": images, "random_images": others, "layer": "features"}
+        with contextlib.suppress(explainers.BadOption):
+            return explainers.tcav(planted_network(), of_class, part, **given)
+        return None
+
+    wrong = found = refused = unlikely = 0
+    for part in range(PLANTED):
+        of_class = planted_images(30, 7, always=part)[0]
+        first = 1000 * (part + 1)
+        for seed in range(first, first + RANDOM_CONCEPTS // PLANTED):
+            result = test(None, part, seed)
+            refused, wrong = refused + (result is None), wrong + (result is not None and result.is_significant)
+        for seed in range(first + 500, first + 502):
+            result = test(part, part, seed)
+            found += result is not None and result.is_significant
+        unlikely += 0 if result is None else sum(p < 0.05 for p in p_values(result.random))
+    yield f"tcav: significant of {RANDOM_CONCEPTS} random concepts; it refused {refused} of them", "10", str(wrong)
+    yield f"tcav: of {RANDOM_CONCEPTS} random sets without a refusal, with p < 0.05", "10", str(unlikely)
+    yield f"tcav: significant of {2 * PLANTED} planted concepts", str(2 * PLANTED), str(found)
+
+
+def p_values(sensitivities: Tensor) -> list[float]:
+    """Return the p-value of each random set, compared with the others as `tcav` compares a concept."""
+    found = []
+    for n, own in enumerate(sensitivities.tolist()):
+        others = torch.cat([sensitivities[:n], sensitivities[n + 1 :]])
+        spread = float(others.std()) * (1 + 1 / len(others)) ** 0.5
+        found.append(t_tail((own - float(others.mean())) / spread, len(others) - 1))
+    return found
+
+
+PARTS = {"autoencoder": autoencoder, "removal": removal, "synthetic": synthetic, "classes": classes, "tcav": tcav}
+WITH_PHOTOS = ("autoencoder", "removal", "synthetic")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--photos", type=Path, required=True)
-    parser.add_argument("--classes", type=Path, required=True)
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--classes", type=Path)
     parser.add_argument("--images", type=int, default=2000, help="images of the fit")
     parser.add_argument("--others", type=int, default=1000, help="images on which it is measured")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     given = parser.parse_args()
     model = load_model()
-    net = model.network
-    paths = sorted(given.photos.rglob("*.JPEG"))
-    random.Random(0).shuffle(paths)
-    train, rest = paths[: given.images], paths[given.images : given.images + given.others]
-    images, others = read(train), read(rest)
+    net, images, others, labels = model.network, torch.zeros(0), torch.zeros(0), torch.zeros(0)
+    if set(given.only) & set(WITH_PHOTOS):
+        if not (given.photos and given.classes):
+            parser.error(f"{', '.join(WITH_PHOTOS)} need --photos and --classes")
+        paths = sorted(given.photos.rglob("*.JPEG"))
+        random.Random(0).shuffle(paths)
+        train, rest = paths[: given.images], paths[given.images : given.images + given.others]
+        images, others, labels = read(train), read(rest), labels_of(rest, given.classes, model.labels)
     print("| figure | goal | measured |\n|---|---|---|", flush=True)
-    labels = labels_of(rest, given.classes, model.labels)
     for part in given.only:
         rows = PARTS[part](net, images, others, labels)
         for name, goal, measured in rows:

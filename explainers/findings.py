@@ -23,9 +23,9 @@ class Finding:
 
     Codes: "non_finite", "nothing_spatial", "saturated", "no_gradient", "nothing_positive", "flat", "unlikely_target",
     "unusual_size", "class_insensitive", "probability_scores", "unclear_scores", "rows_depend", "stochastic",
-    "largest_class", "best_detection", "stopped_early", "decides_by_image", "transposed", and codes that individual
-    methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely to give a more
-    useful map.
+    "largest_class", "best_detection", "stopped_early", "decides_by_image", "transposed", "inactive_concept", and codes
+    that individual methods define. If `remedy` is not empty, `explain(**{**the_same_call, **finding.remedy})` is likely
+    to give a more useful map.
     """
 
     code: str

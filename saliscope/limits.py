@@ -78,6 +78,7 @@ BATCH = 100  # images in one report
 BATCH_BYTES = 256 * MB  # size of all images of one report, after archives are unpacked
 BATCH_LISTING = 1 * MB  # bytes that list the files of an archive, of about 100 each; Python keeps ten times as many
 BATCH_SECONDS = 240.0  # compute time of one report
+INDICES = 16  # indices of visitors' own images that are kept; of 100 images and 1,472 channels, 10 MB
 JOBS = 800  # jobs in progress, most of them waiting; an address may have as many as are left for others, at most half
 RUNNING = 2  # jobs of a session that have a place, of each kind
 WAITING = 4  # jobs of a session besides those that have a place or may have one; the page asks for at most six at once

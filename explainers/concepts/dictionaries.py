@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,16 @@ class Dictionary:
 
     offset: Tensor
     directions: Tensor
+
+    sampled: ClassVar[int] = 2**20
+    """Cells by which concepts are sorted and their error is measured; of more, a random part."""
+
+    def sample(self, cells: Tensor) -> Tensor:
+        """Return the cells [P, K], or a random part of many."""
+        if len(cells) <= self.sampled:
+            return cells
+        chosen = torch.randperm(len(cells), generator=torch.Generator().manual_seed(0))[: self.sampled]
+        return cells[chosen.to(cells.device)]
 
     def encode(self, cells: Tensor) -> Tensor:
         """Return the activations [..., k] of the concepts in cells [..., K], with a gradient."""
@@ -56,7 +66,8 @@ class Dictionary:
 
         `encoder` has the other tensors with an axis of concepts, each with the function that sorts it.
         """
-        sums = sum(self.encode(part).double().square().sum(0) for part in cells.split(_rows(len(cells[0]))))
+        parts = self.sample(cells).split(_rows(len(cells[0])))
+        sums = sum(self.encode(part).double().square().sum(0) for part in parts)
         assert isinstance(sums, Tensor), "there are cells"
         order = sums.sort(descending=True, stable=True).indices
         changed: dict[str, Any] = {name: pick(order) for name, pick in encoder.items()}

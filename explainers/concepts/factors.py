@@ -32,6 +32,8 @@ from explainers.targets import TargetLike
 METHODS = ("nmf", "sae", "pca")
 _NUMBERS = 2**26
 """Maximum number of values that a fit reads. Of more, random cells of each image are used."""
+_NMF_CELLS = 2**17
+"""Maximum number of cells for "nmf", whose steps then take a fraction of a second."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +76,8 @@ class Concepts(Displayed):
     """The result of `concepts`: k concepts of `layer`, found by `method`.
 
     `error` is the part of the variance that they do not explain, in the `cells` of the `images` from which they were
-    computed. `steps` of the fit are done; `finished` is False if it was stopped early. `concepts[i]` is a `Concept`.
-    Concepts are sorted by their contribution to the features.
+    computed, or a random part of many. `steps` of the fit are done; `finished` is False if it was stopped
+    early. `concepts[i]` is a `Concept`. Concepts are sorted by their contribution to the features.
     """
 
     layer: str
@@ -288,10 +290,10 @@ def find_concepts(
                  channels. `epochs` are passes over all cells
         "pca"    principal components: orthogonal directions of largest variance
 
-    If there are more than 2^26 values, random cells of each image are used. `seed` determines them, and the initial
-    values. `progress` gets the directions so far as `map`. If it returns False, or after `budget` seconds, the fit
-    stops; `resume`, with the same arguments, continues it, and the result is that of a fit that was not stopped.
-    `layer`, `batch_size` and `forward` are as in the methods.
+    If there are more than 2^26 values, or 2^17 cells for "nmf", random cells of each image are used. `seed` determines
+    them, and the initial values. `progress` gets the directions so far as `map`. If it returns False, or after `budget`
+    seconds, the fit stops; `resume`, with the same arguments, continues it, and the result is that of a fit that was
+    not stopped. `layer`, `batch_size` and `forward` are as in the methods.
 
     Returns  `Concepts`
     Errors   BadOption for an unknown method, too few cells, a layer with constant features, or a `resume` with other
@@ -313,7 +315,8 @@ def find_concepts(
         report, run.loop.progress = run.loop.progress, None
         if report is not None:
             run.loop.progress = _in_part(report, 0.0, 0.5)
-        cells = collect(run, layout, images, _cell_picker(len(images), seed))
+        most = _NMF_CELLS if method == "nmf" else _NUMBERS
+        cells = collect(run, layout, images, _cell_picker(len(images), most, seed))
         if len(cells) < max(2, k):
             raise BadOption(f"k={k} needs at least {max(2, k)} cells, but there are {len(cells)}. Give more images.")
         if not bool((cells != cells[0]).any()):
@@ -332,7 +335,7 @@ def find_concepts(
         if fit.steps > done and not (done and fit.is_converged()):
             run.loop.run(fit.steps - done, 1, work, lambda: fit.directions, fit.is_converged)
         found = fit.result()
-        error, finished = found.unexplained(cells), not run.loop.ended_early
+        error, finished = found.unexplained(found.sample(cells)), not run.loop.ended_early
     state = {"fit": fit.state, "settings": settings}
     return Concepts(layout.name, method, found, error, len(images), len(cells), fit.done, finished, model, state)
 
@@ -361,13 +364,13 @@ def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | Non
     return SaeFit(cells, k, settings["active"], settings["epochs"], seed, state)
 
 
-def _cell_picker(count: int, seed: int) -> Callable[[Tensor], Tensor]:
+def _cell_picker(count: int, most_cells: int, seed: int) -> Callable[[Tensor], Tensor]:
     """Return a function from features [B, K, h, w] to cells [P, K], at random if those of all images are too many."""
     generator = torch.Generator().manual_seed(seed)
 
     def pick(maps: Tensor) -> Tensor:
         cells = maps.flatten(2).transpose(1, 2)
-        most = max(1, _NUMBERS // (count * cells.shape[2]))
+        most = max(1, min(_NUMBERS // cells.shape[2], most_cells) // count)
         if most < cells.shape[1]:
             chosen = torch.stack([torch.randperm(cells.shape[1], generator=generator)[:most] for _ in cells])
             cells = cells.gather(1, chosen.to(cells.device)[..., None].expand(-1, -1, cells.shape[2]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ _NUMBERS = 2**22
 @dataclass(frozen=True, eq=False)
 class NonNegativeFactors(Dictionary):
     """Non-negative directions with non-negative activations: u = argmin |x - b - u d|², u >= 0."""
+
+    sampled: ClassVar[int] = 2**11  # the activations of more cells take seconds
 
     def encode(self, cells: Tensor) -> Tensor:
         rows = to_cpu_float64(cells - self.offset.to(cells)).flatten(0, -2)
@@ -61,60 +63,77 @@ def _search(products: Tensor, gram: Tensor) -> Tensor:
 class NmfFit(Fit):
     """Non-negative factorization of cells [P, K] by coordinate descent; a step is a sweep over all factors.
 
-    A channel with negative values is shifted by its minimum first. The first step compares several random initial
+    A channel with negative values is shifted by its minimum first. The first steps compare several random initial
     values. The result is not unique: `seed` determines these values.
 
     Source   Cichocki & Phan 2009, algorithm 2
     """
-
-    steps = _SWEEPS
 
     def __init__(self, cells: Tensor, k: int, seed: int, state: dict[str, Any] | None = None) -> None:
         wide = to_cpu_float64(cells)
         self.offset = wide.amin(0).clamp(max=0)
         self.rows, self.k, self.seed = wide - self.offset, k, seed
         self.codes, self.factors, self.change = wide.new_zeros(len(wide), k), wide.new_zeros(k, wide.shape[1]), 1.0
+        self.best, self.rest = (self.codes, self.factors), float("inf")
+        self.starts = _STARTS if k > 1 else 1
+        self.steps = self.starts * _SHORT + _SWEEPS
         for name, value in (state or {}).items():
-            setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
+            setattr(self, name, tuple(each.clone() for each in value) if isinstance(value, tuple) else value)
+        self.codes, self.factors = self.codes.clone(), self.factors.clone()
 
     @property
     def state(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("done", "codes", "factors", "change")}
+        return {name: getattr(self, name) for name in ("done", "codes", "factors", "change", "best", "rest")}
 
     def step(self) -> None:
-        if self.done == 0:
-            self._start()
+        start, sweep = divmod(self.done, _SHORT)
+        is_start = start < self.starts
+        if is_start and sweep == 0:
+            self.codes, self.factors = self._initial(start)
         before = self.codes.clone()
         self._sweep(self.codes, self.factors)
         self.change = float((self.codes - before).norm()) / max(float(before.norm()), 1e-300)
         self.done += 1
+        if is_start and sweep == _SHORT - 1:
+            self._compare(is_last=start == self.starts - 1)
 
     def is_converged(self) -> bool:
-        return self.change <= _TOLERANCE
+        return self.done > self.starts * _SHORT and self.change <= _TOLERANCE
 
-    def _start(self) -> None:
-        generator, best = torch.Generator().manual_seed(self.seed), float("inf")
-        size = (self.rows.mean() / self.k).sqrt()
-        for _ in range(_STARTS if self.k > 1 else 1):
+    def _initial(self, start: int) -> tuple[Tensor, Tensor]:
+        """Return the random initial values of one of the starts."""
+        generator, size = torch.Generator().manual_seed(self.seed), (self.rows.mean() / self.k).sqrt()
+        for _ in range(start + 1):
             codes, factors = (
                 size * torch.rand(like.shape, generator=generator, dtype=torch.float64)
                 for like in (self.codes, self.factors)
             )
-            for _ in range(_SHORT):
-                self._sweep(codes, factors)
-            rest = float((self.rows - codes @ factors).norm())
-            if rest < best:
-                best, self.codes, self.factors = rest, codes, factors
+        return codes, factors
+
+    def _compare(self, is_last: bool) -> None:
+        """Keep the factors if they are the best so far; after the last start, continue with the best."""
+        rest = float((self.rows - self.codes @ self.factors).norm())
+        if rest < self.rest:
+            self.rest, self.best = rest, (self.codes, self.factors)
+        if is_last:
+            self.codes, self.factors = (each.clone() for each in self.best)
+            self.best = self.codes[:0], self.factors
 
     def _sweep(self, codes: Tensor, factors: Tensor) -> None:
         update_columns(codes, self.rows @ factors.T, factors @ factors.T)
         update_columns(factors.T, self.rows.T @ codes, codes.T @ codes)
 
     @property
+    def _shown(self) -> Tensor:
+        """The factors so far: those of the best finished start, or of the current one."""
+        is_first = self.done < _SHORT or self.done >= self.starts * _SHORT
+        return self.factors if is_first else self.best[1]
+
+    @property
     def directions(self) -> Tensor:
-        lengths = self.factors.norm(dim=1, keepdim=True)
-        return (self.factors / lengths).where(lengths > 0, 0)
+        lengths = self._shown.norm(dim=1, keepdim=True)
+        return (self._shown / lengths).where(lengths > 0, 0)
 
     def result(self) -> NonNegativeFactors:
-        kept = self.factors.norm(dim=1) > 0  # a factor without a value would have no direction
+        kept = self._shown.norm(dim=1) > 0  # a factor without a value would have no direction
         return NonNegativeFactors(self.offset, self.directions[kept]).sorted(self.rows + self.offset)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from explainers.concepts.dictionaries import Dictionary, Fit
 
-_BATCH, _FEW, _RATE = 1024, 64, 2e-3
+_BATCH, _FEW, _RATE = 256, 64, 2e-3
 """Cells in a batch, batches in an epoch for which a batch may be smaller, and the step size of Adam."""
 _CANDIDATES = 8192
 """Cells among which the first directions are chosen."""

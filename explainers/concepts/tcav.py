@@ -85,8 +85,9 @@ def tcav(
 
     a are the means of the layer's features over its cells, and s is the change of the score, to first order, if the
     features of an image change as from random images to the concept. v has no direction that the images do not have,
-    unlike the weights of a classifier (Pahde et al.). `random_images` are several sets, or one tensor that is split
-    into sets as large as the concept's.
+    unlike the weights of a classifier (Pahde et al.). The features change alike in all cells, so choose a late layer:
+    at an early one, where a concept is in few cells, even the sign may be wrong. `random_images` are several sets, or
+    one tensor that is split into sets as large as the concept's.
 
     Each set of random images is a random concept with its own s. A two-sided t-test compares the mean s of the concept
     with these. Its p-value is multiplied by `comparisons`, the number of concepts and classes that you test

@@ -34,6 +34,7 @@ edited: null,
 checked: null,
 view: "",
 steps: null,
+indexed: null,
 uploaded: [],
 };
 const listeners = new Map();

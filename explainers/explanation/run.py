@@ -20,9 +20,10 @@ from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
+from explainers.call.run import features
 from explainers.call.score_kind import ScoreKind, score_kind
 from explainers.call.view import EvalView
-from explainers.derived_targets import LogProbability, Probability, Through
+from explainers.derived_targets import Direction, LogProbability, Probability, Through
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
@@ -31,6 +32,7 @@ from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.options import LayerName, unknown_keyword, whole_number
+from explainers.output_targets import Similarity
 from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
@@ -72,8 +74,8 @@ def explain(
     [B, C, H, W], for any B, to the model's output, runs a model with more inputs: lambda images: model(images, meta);
     `score` says how the model's scores become probabilities in statistics, findings and targets such as `Probability`:
     "softmax", "sigmoid" (independent labels, or a single score), "identity" (the model returns probabilities), "log"
-    (their logarithms) or "logit" (no probabilities, as in regression). None detects it
-    from the operations of the model; for a method with an option of that name, values of that option are passed to it;
+    (their logarithms) or "logit" (no probabilities, as in regression). None detects it from the operations of the
+    model, and is "logit" for a `Similarity`; for a method with an option of that name, its values are passed to it;
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
@@ -115,6 +117,8 @@ def explain(
         keywords["through"] = through
     how = reduce or chosen.reduce
     restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
+    if score is None and isinstance(target.target if isinstance(target, Through) else target, Similarity):
+        score = "logit"  # an embedding has no probabilities
     inputs, passed = several or (images,), keywords
     if several is not None:
         model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
@@ -132,6 +136,9 @@ def explain(
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
     for maps, of_input, comparison in zip(found, inputs, comparisons, strict=True):
+        concept = _concept_of(through, target) if several is None else None
+        if concept is not None and not bool(maps.raw.any()):
+            _note_inactive(maps.record, model, images, concept)
         each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
         explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
@@ -320,7 +327,10 @@ def _explanation(
     for n, each in enumerate(evidence):
         own = [] if chosen.returns == "channels" else diagnose(each)
         if record.findings:
-            own = _own_findings(record, n) + own
+            noted = _own_findings(record, n)
+            if any(finding.code == "inactive_concept" for finding in noted):  # the cause of both
+                own = [finding for finding in own if finding.code not in ("no_gradient", "flat")]
+            own = noted + own
         if record.stopped_by:
             own = [_stopped_early(record), *(each for each in own if each.code not in OF_COMPLETE_MAPS)]
         findings.append(own + of_scores)
@@ -374,6 +384,24 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
         if where in (None, image) and finding not in own:
             own.append(finding)
     return own
+
+
+def _concept_of(through: Any, target: Any) -> Direction | None:
+    """Return the concept or direction that a map is about, None if it is not about one."""
+    inner = target.channels if isinstance(target, Through) else target
+    return next((each for each in (through, inner) if isinstance(each, Direction)), None)
+
+
+def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:
+    """Note the images in which a concept is not active anywhere: then it has no gradient, and the map is zero."""
+    maps = features(model, images, concept.layer)
+    active = concept.activations(maps.movedim(1, -1)).flatten(1).bool().any(1)
+    for image in (~active).nonzero()[:, 0].tolist():
+        sentence = (
+            f"{concept!r} is not active in this image, so the map is zero everywhere. Choose a concept that is active: "
+            "concepts.maps(images) has the activations."
+        )
+        record.findings.append((image, Finding("inactive_concept", sentence)))
 
 
 def _own_size(network: nn.Module) -> int | None:

@@ -202,6 +202,7 @@ function request(part, event, data) {
  * Call `listener(key)` once for every new answer, as soon as the element is visible.
  * @param {Element} element
  * @param {(key: string) => void} listener
+ * @returns {() => void} a function that calls it once more for the same answer
  */
 export function whenAnswered(element, listener) {
   let last = null;
@@ -214,6 +215,10 @@ export function whenAnswered(element, listener) {
   new IntersectionObserver(check).observe(element);
   subscribe(["answered"], check);
   check();
+  return () => {
+    last = null;
+    check();
+  };
 }
 
 /** Check whether the class is kept for other images. */

@@ -72,6 +72,8 @@
  * @property {Channels} channels
  * @property {Object<number, any>} compared newest answers of the comparison's panels, by slot
  * @property {?{files: File[], at: number}} steps images of a batch, and which of them the page explains
+ * @property {?{model?: string, title?: string, gone?: string}} indexed the network of the index of the images of a
+ *   batch, or why the index was removed
  * @property {string[]} uploaded server paths of the images of a batch, once all are uploaded
  * @property {?any[]} comparison panels that the comparison has yet to show
  * @property {?any[]} models the list of models for the comparison of two models
@@ -114,6 +116,7 @@ export const state = {
   checked: null,
   view: "",
   steps: null,
+  indexed: null,
   uploaded: [],
 };
 

@@ -46,14 +46,14 @@ def unit_rows(layer: str, channels: int, names: Mapping[int, str]) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def top_rows(layer: str, channels: int) -> pa.Table:
+def top_rows(layer: str, channels: int, by: str = "activation") -> pa.Table:
     """Return two crops for each channel, which cover the left half of a photo."""
     place = {"row": 0, "column": 0, "left": 0.0, "top": 0.0, "right": 0.5, "bottom": 1.0}
     rows = [
         {
             "layer": layer,
             "channel": k,
-            "by": "activation",
+            "by": by,
             "rank": rank,
             "position": rank,
             **place,
@@ -73,9 +73,16 @@ def settings(model: Model) -> dict[str, Any]:
     return {"format": 1, "model": model.name, "weights_sha256": weights_hash(model)}
 
 
-def write_folder(folder: Path, model: Model, units: pa.Table, top: pa.Table) -> Path:
-    """Write an index with photos, and return its folder."""
+def photo_rows() -> pa.Table:
+    """Return the whole photos of these crops, of two colors."""
+    return pa.table({"path": ["0.jpg", "1.jpg"], "photo": [picture(0, "JPEG"), picture(1, "JPEG")]})
+
+
+def write_folder(folder: Path, model: Model, units: pa.Table, top: pa.Table, photos: pa.Table | None = None) -> Path:
+    """Write an index, and return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    if photos is not None:
+        pq.write_table(photos, folder / "photos.parquet")
     (folder / "settings.json").write_text(json.dumps(settings(model)), encoding="utf-8")
     (folder / "manifest.json").write_text(json.dumps({"counts": {"images": COUNT}}), encoding="utf-8")
     pq.write_table(units, folder / "units.parquet")

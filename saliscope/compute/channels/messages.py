@@ -134,13 +134,22 @@ UNIT = {
     "title": "What it responds to",
     "synthetic": "Synthetic image",
     "synthetic_note": "Optimized from noise so that the channel becomes as active as possible. It is not a photo.",
-    "crops": "Photos with the largest values",
+    "crops": "Photos to which it responds most",
     "crops_note": "Each image is the part of a photo that the strongest cell sees. A small square shows where.",
+    "photo_note": "Each image is the part of a photo that the strongest cell sees. Choose one to see the whole photo.",
     "crop": "Photo {rank}{label}, value {value}",
+    "photo": "The whole photo, with the box of photo {rank}",
+    "order": "Order of the photos",
     "nearest": "Similar channels",
     "nearest_note": "Their mean activations in the images correlate most with those of this channel.",
 }
 """Labels used by page/channels/unit.js."""
+BY_RESPONSE = "By response"
+
+
+def by_effect(found: LayerUnits) -> str:
+    """Return the name of the order of photos by the effect of a channel on a class."""
+    return f"By effect on {'the predicted class' if found.effects == 'predicted' else found.effects or 'the class'}"
 
 
 HINT = "Hover to read a value. Click a cell to see its input gradient and how its value is computed."
@@ -215,6 +224,8 @@ def unit(unit: Unit, found: LayerUnits) -> list[str]:
         lines.append(f"Dead: all cells have the same value in {source}.")
     else:
         lines.append(f"Active in {percent(1 - unit.sparsity)} of {source}.")
+    if found.own:
+        lines.append(f"The photos are from your {found.own} image{'s' * (found.own != 1)} of the Batch view.")
     return lines
 
 

@@ -100,6 +100,8 @@ class Run:
 
 observers: list[Callable[[Run], None]] = []
 """Functions that are called with every run that has ended."""
+leavers: list[Callable[[str | None], None]] = []
+"""Functions that are called with the session of every user who has left."""
 _last: OrderedDict[str, Run] = OrderedDict()
 _running: set[Run] = set()
 _lock = threading.Lock()
@@ -204,3 +206,5 @@ def end(session: str | None) -> None:
         jobs = [_last.pop(name) for name, run in list(_last.items()) if run.session == session]
     for run in jobs:
         run.supersede()
+    for leave in leavers:
+        leave(session)

@@ -359,6 +359,7 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "class_insensitive": _class_insensitive,
     "saturated": _saturated,
     "no_gradient": _no_gradient,
+    "inactive_concept": _fixed("The concept is not active in this image, so the map is zero everywhere."),
     "nothing_positive": _nothing_positive,
     "flat": _flat,
     "nothing_spatial": _nothing_spatial,

@@ -1,6 +1,11 @@
-// Batch page: choose images, start, show progress, stop, and show the report in an iframe, where it can be saved.
+// Batch page: choose images, start a report or an index of channels, show progress, stop, and show the report in an
+// iframe, where it can be saved.
 import { FileChooser } from "./files.js";
-import { watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+import { state, subscribe, update } from "../store.js";
+import { selectTab } from "../tabs.js";
+import { fill, watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+
+const CHANNELS = "features"; // the tab that shows the index
 
 class Batch {
   constructor(element, props, trigger) {
@@ -20,7 +25,9 @@ class Batch {
       else if (element.dataset.state === "error") this.showStatus({ kind: "idle", parts: [] });
     };
     this.files = new FileChooser(terms, props.limits, onMessage, () => this.tryExamples(props.examples));
-    const startButton = makeButton(terms.start, () => this.start(), { class: "hl-button hl-many-go" });
+    const startButton = makeButton(terms.start, () => this.start("submit"), { class: "hl-button hl-many-go" });
+    const indexButton = makeButton(terms.index, () => this.start("index"));
+    this.openButton = makeButton(terms.open, () => selectTab(CHANNELS), { hidden: true });
     this.stopButton = makeButton(terms.stop, () => trigger("stop", {}), {
       disabled: true,
       "aria-label": terms.stop_name,
@@ -28,21 +35,34 @@ class Batch {
     this.saveButton = makeButton(terms.save, () => this.save(), { disabled: true });
     element.firstElementChild.replaceChildren(
       this.files.box,
-      make("div", { class: "hl-many-tools" }, startButton, this.stopButton, this.saveButton),
-      make("div", { class: "hl-many-say" }, this.line, this.bar),
+      make("div", { class: "hl-many-tools" }, startButton, indexButton, this.stopButton, this.saveButton),
+      make("div", { class: "hl-many-say" }, this.line, this.bar, this.openButton),
       this.frame,
     );
+    subscribe(["indexed", "question"], () => this.checkModel());
   }
 
-  async start() {
+  /** Start a job with the files: "submit" for the report, "index" for the channels. */
+  async start(job) {
     this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
-    this.trigger("submit", { files: await this.files.upload() });
+    this.trigger(job, { files: await this.files.upload() });
+  }
+
+  /** Remove the index if it is of another network than that of the page. */
+  checkModel() {
+    const { indexed, question } = state;
+    this.openButton.hidden = !indexed?.model;
+    if (!indexed?.model || !question || question.names.model === indexed.model) return;
+    this.trigger("forget");
+    const gone = fill(this.terms.gone, { title: indexed.title });
+    update({ indexed: { gone } });
+    if (this.element.dataset.state !== "busy") this.showStatus({ kind: "idle", parts: [{ text: gone }] });
   }
 
   /** Explain the example images. */
   async tryExamples(addresses) {
     await this.files.fetch(addresses);
-    if (this.files.images.length) this.start();
+    if (this.files.images.length) this.start("submit");
   }
 
   save() {

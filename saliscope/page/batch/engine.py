@@ -1,4 +1,4 @@
-"""Explain uploaded images with the network, method and layer of the page, and write the report, step by step."""
+"""Explain or index uploaded images with the network and layer of the page, step by step."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explainers import ExplainerError
 from saliscope import limits
 from saliscope.compute import engine
 from saliscope.compute.answers import Settings, Waiting
@@ -26,7 +27,10 @@ from saliscope.page.batch.folders import report_folder
 if TYPE_CHECKING:
     from saliscope.runs.items import Item
     from saliscope.runs.run import Job
+    from saliscope.runs.units import IndexJob, StoredIndex
 
+TOP = 9
+"""Images of each channel in an index."""
 BATCH = 8
 """Images per batch; a click waits at most for one batch."""
 
@@ -45,6 +49,15 @@ class Report:
 
     message: str
     html: str
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The finished index of the images, and its status message."""
+
+    message: str
+    settings: Settings
+    index: StoredIndex
 
 
 class _StopRun(Exception):
@@ -76,15 +89,34 @@ def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Wai
 
     Errors   Refused, and the errors of the library
     """
+    yield from _job(request, files, run, _check, _report)
+
+
+def index(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Progress | Indexed]:
+    """Index the channels of the layer and of the stages of the network over all images of these uploads.
+
+    Errors   Refused, and the errors of the library
+    """
+    yield from _job(request, files, run, _check_channels, _index)
+
+
+def _job(
+    request: Request,
+    files: Sequence[Upload],
+    run: Run,
+    check: Callable[[Settings], None],
+    work: Callable[[Settings, Sequence[Upload], Path, Callable[[Any], bool]], Any],
+) -> Iterator[Any]:
+    """Check the settings, wait for the turn, and yield the progress and the result of the work."""
     if limits.SHARED_GPU:
         raise Refused(messages.LENT)
     if not files:
         raise Refused(messages.NONE)
     settings = yield from engine.resolve_settings(replace(request, image=None), run)
-    _check(settings)
+    check(settings)
     with report_folder() as folder, turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
-        yield (yield from engine.stream(partial(_report, settings, files, folder), run, turn=turn))
+        yield (yield from engine.stream(partial(work, settings, files, folder), run, turn=turn))
 
 
 def _check(settings: Settings) -> None:
@@ -94,10 +126,16 @@ def _check(settings: Settings) -> None:
         raise Refused(messages.CLASSIFIER.format(title=loaded.title))
     if loaded.encodes_text and settings.sentences is None:
         raise Refused(settings.refusal or NO_SENTENCE)
-    if loaded.model.channels not in (1, 3):
-        raise Refused(messages.CHANNELS.format(title=loaded.title, channels=loaded.model.channels))
     if method.long:
         raise Refused(messages.LONG.format(title=method.title))
+    _check_channels(settings)
+
+
+def _check_channels(settings: Settings) -> None:
+    """Refuse networks that do not read photos."""
+    loaded = settings.loaded
+    if loaded.model.channels not in (1, 3):
+        raise Refused(messages.CHANNELS.format(title=loaded.title, channels=loaded.model.channels))
 
 
 def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> list[Item]:
@@ -182,6 +220,57 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
     with contextlib.suppress(_StopRun):
         runs.run(job, decode=pool.open_image, workers=0, report=step)
     return reached
+
+
+def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Indexed:
+    """Return the index of all images, or of the images that were done when the user stopped."""
+    items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
+    from saliscope.runs import units  # torch takes seconds to start
+
+    job = _index_job(settings, items, folder / "units")
+    loaded, reached = settings.loaded, 0
+
+    def step(done: int, _: int | None) -> None:
+        nonlocal reached
+        reached = done
+        if not report(Progress(messages.indexing(done, len(items)), 0.7 * done / len(items))) and done < len(items):
+            raise _StopRun
+
+    def photos(done: int, total: int | None) -> None:
+        total = max(done, total or 0)
+        report(Progress(messages.cropping(done, total), 0.7 + 0.3 * done / total))
+
+    options: dict[str, Any] = {"decode": pool.open_image, "workers": 0, "device": str(loaded.device)}
+    try:
+        units.write_index(job, report=step, report_photos=photos, **options)
+    except _StopRun:  # the index of the images so far
+        units.write_index(replace(job, items=items[:reached]), report_photos=photos, **options)
+    found = units.open_index(folder / "units")
+    if found.settings["effects"] and settings.target is not None:
+        found.settings["effects"] = loaded.name_of(settings.target)
+    counts = found.manifest["counts"]
+    message = messages.indexed(reached, len(items), counts, loaded.title, found.settings["layers"])
+    return Indexed(message, settings, found)
+
+
+def _index_job(settings: Settings, items: list[Item], out: Path) -> IndexJob:
+    """Prepare an index of the layer and the stages of the network, or only of the layer if a stage cannot be indexed.
+
+    A classifier also gets the effects on the chosen or the predicted class.
+    """
+    from saliscope.runs import units  # torch takes seconds to start
+
+    loaded = settings.loaded
+    stages = [layer.name for layer in loaded.layers if layer.stage and layer.grid and layer.name != settings.layer]
+    effects = ""
+    if not (loaded.detects_objects or loaded.encodes_text or settings.unit):
+        effects = "predicted" if settings.target is None else str(settings.target)
+    options: dict[str, Any] = {"top": TOP, "batch_size": BATCH}
+    all_layers = units.IndexSettings(loaded.name, {}, (settings.layer, *stages), effects=effects, **options)
+    given: dict[str, Any] = {"model": loaded.model, "items": items}
+    with contextlib.suppress(ExplainerError):
+        return units.prepare(all_layers, "uploads", out, **given)
+    return units.prepare(replace(all_layers, layers=(settings.layer,), effects=""), "uploads", out, **given)
 
 
 def _open_image(path: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saliscope import limits
@@ -21,21 +22,28 @@ LONG = "{title} is too slow for a batch. Choose a method that takes at most abou
 CLASSIFIER = "{title} is not a classifier, and reports only support classifiers. Choose another network."
 CHANNELS = "{title} needs {channels} channels, but images have 3. Choose another network."
 LENT = "This server provides a GPU for a few seconds at a time, too short for a batch. Run the app on your own machine."
-STOPPED = "Stopped before the first batch. Press Explain all to start again."
+STOPPED = "Stopped before the first batch. Press Explain all or Index channels to start again."
 UNPACKING = "Unpacking the archives …"
-UNKNOWN = "Internal error. See the server log for details. Press Explain all to try again."
+UNKNOWN = "Internal error. See the server log for details. Press Explain all or Index channels to try again."
 
-TITLE = "Explain a batch of images"
+TITLE = "Explain or index a batch of images"
 FOR_CLASS, FOR_SENTENCE = "its predicted class", "the sentence under Text"
 TEXT = (
-    "Explains every image with the current network, method and layer, for {target}. The report shows misclassified "
-    "images, mean maps, and clusters of maps within a class, which can reveal shortcuts. If the folders of a zip "
-    f"archive are named by class, they are used as labels. Up to {limits.BATCH} images with at most {MEGABYTES} MB in "
-    f"total. Each file, including a zip archive, can have at most {limits.FILE // limits.MB} MB."
+    "Explain all: explains every image with the current network, method and layer, for {target}. The report shows "
+    "misclassified images, mean maps, and clusters of maps within a class, which can reveal shortcuts.\n"
+    "Index channels: finds the images to which each channel of the layer and of the network's stages responds most, "
+    "for the Channels view. Only you see them, until you leave the page.\n"
+    "If the folders of a zip archive are named by class, they are used as labels. Up to "
+    f"{limits.BATCH} images with at most {MEGABYTES} MB in total. Each file, including a zip archive, can have at most "
+    f"{limits.FILE // limits.MB} MB."
 )
 
 TERMS: dict[str, Any] = {
     "start": "Explain all",
+    "index": "Index channels",
+    "open": "Open Channels",
+    "gone": "The index of your images was of {title} and was removed, because the network changed. Press Index "
+    "channels in the Batch view to index them again.",
     "stop": "Stop",
     "stop_name": "Stop the batch",
     "save": "Save report",
@@ -74,6 +82,27 @@ def explaining(done: int, total: int) -> str:
 def drawing(done: int, total: int) -> str:
     """Return the progress of the report."""
     return f"Report: {done} of {total} images rendered"
+
+
+def indexing(done: int, total: int) -> str:
+    """Return the progress of the index."""
+    return f"{done} of {total} images indexed"
+
+
+def cropping(done: int, total: int) -> str:
+    """Return the progress of the crops."""
+    return f"Cropping the strongest images: {done} of {total}"
+
+
+def indexed(done: int, total: int, counts: Mapping[str, int], title: str, layers: Sequence[str]) -> str:
+    """Return the summary of a finished or stopped index."""
+    read = counts["images"]
+    count = f"{read} of {total} images" if read < total else plural(read, "image")
+    text = f"{'Stopped: ' * (done < total)}{count} indexed for {title} at {', '.join(layers)}"
+    if counts["unreadable"]:
+        text += f"; {counts['unreadable']} could not be read"
+    names = f" {plural(counts['named'], 'channel')} got a name from the labels." if counts["named"] else ""
+    return f"{text}.{names} Channels shows the images to which each channel responds most."
 
 
 def finished(done: int, total: int, unreadable: int, title: str, method: str) -> str:

@@ -130,6 +130,11 @@ class Grid {
     this.waiting?.();
   }
 
+  /** Make the server send all tiles again, with the names and images of the index that has changed. */
+  forgetIndex() {
+    if (this.sheet) change("channels", { sheet: { ...this.sheet, about: "" } });
+  }
+
   /** Select the channels with the largest effects, as soon as these are measured. */
   selectTop(count) {
     this.top = count;
@@ -231,7 +236,7 @@ class Grid {
     const { terms, sheet } = this,
       counts = { count: count.toLocaleString("en"), total: sheet.total.toLocaleString("en"), text: word };
     const found = word ? fill(count ? terms.matches : terms.no_match, counts) : "";
-    return [found, sheet.note, measured].filter(Boolean).join(" ");
+    return [found, sheet.note, measured, state.indexed?.gone].filter(Boolean).join(" ");
   }
 
   /** Request tiles; the current tiles stay visible until the new ones arrive. */
@@ -406,8 +411,12 @@ export function mount(element, props, trigger, watch) {
   watchProps(watch, ["value"], () => {
     grid.show();
   });
-  whenAnswered(element, (key) => {
+  const again = whenAnswered(element, (key) => {
     const { sheet, number } = state.channels;
     trigger("answered", { key, about: sheet?.about || "", whom: sheet?.whom || "", number: number ?? -1 });
+  });
+  subscribe(["indexed"], () => {
+    grid.forgetIndex();
+    again();
   });
 }

@@ -46,7 +46,7 @@ def follow(ask: Ask) -> Iterator[Updates]:
             if isinstance(step, Unchanged):
                 yield {parts.GRID: channels_view.same(key, step.ids, new_number()), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
-                yield {parts.GRID: _sheet(step, key), parts.GRID_STATUS: None}
+                yield {parts.GRID: _sheet(step, key, ask.session), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
                 yield _waiting(step)
         if number < 0 or (isinstance(step, Unchanged) and step.ids.target == ask.data.get("whom")):
@@ -74,7 +74,7 @@ def more(ask: Ask) -> Iterator[Updates]:
             if isinstance(step, Measures):
                 yield {parts.GRID: channels_view.measures(step, new_number()), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
-                yield {parts.GRID: _sheet(step, ask.text("key")), parts.GRID_STATUS: None}
+                yield {parts.GRID: _sheet(step, ask.text("key"), ask.session), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
                 yield _waiting(step)
 
@@ -121,8 +121,8 @@ def sprite(name: str) -> bytes | None:
     return units.sprite(name)
 
 
-def _sheet(step: Sheet, key: str) -> dict[str, Any]:
-    found = units.of_layer(step.settings.loaded, step.settings.layer)
+def _sheet(step: Sheet, key: str, session: str) -> dict[str, Any]:
+    found = units.of_layer(step.settings.loaded, step.settings.layer, session)
     return channels_view.sheet(step, key, new_number()) | {"units": units_view.layer(found)}
 
 
@@ -136,7 +136,7 @@ def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | N
             yield {parts.WHY: channels_view.input_gradient(step, ident), parts.GRID_STATUS: None}
         elif isinstance(step, Channel) and cell is None:
             facts = channels_view.facts(step, ident)
-            found = units.of_layer(step.settings.loaded, step.settings.layer)
+            found = units.of_layer(step.settings.loaded, step.settings.layer, run.session)
             yield {
                 parts.OPENED: channels_view.open_channel(step, ident),
                 parts.CHANNEL: channels_view.channel(step, ident),

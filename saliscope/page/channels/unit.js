@@ -7,33 +7,82 @@ import { state } from "../store.js";
 import { explain } from "../text/terms.js";
 import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
 
-/** Draw a crop, and where it is in the photo unless it is the whole one. */
-function drawCrop({ src, box, value, label }, k, terms) {
-  const number = formatStatistic(value),
-    [left, top, right, bottom] = box.map((part) => 100 * part);
-  const alt = fill(terms.crop, { rank: k + 1, label: label && `: ${label}`, value: number });
-  const image = make("div", { class: "hl-unit-crop" }, make("img", { src, alt, width: 72, height: 72 }));
-  if (right - left < 99 || bottom - top < 99) {
-    const place = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
-    image.append(make("span", { "aria-hidden": "true" }, make("i", { style: place })));
-  }
-  const caption = make("span", { "aria-hidden": "true" }, make("b", { text: number }), ` ${label}`);
-  return make("li", { title: alt }, image, caption);
+let by = 0; // the chosen order of the photos, for all channels
+
+const place = (box) => {
+  const [left, top, right, bottom] = box.map((part) => 100 * part);
+  return `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+};
+
+/** Draw the place of a crop in its photo as a small square. */
+function drawPlace({ box: [left, top, right, bottom] }) {
+  if (right - left > 0.99 && bottom - top > 0.99) return [];
+  return [make("span", { "aria-hidden": "true" }, make("i", { style: place([left, top, right, bottom]) }))];
 }
 
-function drawCrops({ crops }, terms) {
-  if (!crops.length) return [];
-  const list = make("ol", { class: "hl-unit-crops" }, ...crops.map((crop, k) => drawCrop(crop, k, terms)));
-  return [
-    make(
-      "section",
-      {},
-      make("h3", { text: terms.crops }),
-      list,
-      make("p", { class: "hl-quiet", text: terms.crops_note }),
-    ),
-  ];
+/** The photos of a channel: their crops, and the photo of the chosen one with the box of its crop. */
+class Photos {
+  constructor({ crops, photos, by: names }, terms) {
+    this.crops = crops;
+    this.photos = photos;
+    this.terms = terms;
+    this.list = make("ol", { class: "hl-unit-crops" });
+    this.photo = make("div", { class: "hl-unit-photo" });
+    this.note = make("p", { class: "hl-quiet", text: photos.length ? terms.photo_note : terms.crops_note });
+    this.orders = names.map((name, k) => makeButton(name, () => this.draw(k)));
+    const orders = make("div", { class: "hl-unit-orders", role: "group", "aria-label": terms.order }, ...this.orders);
+    orders.hidden = names.length < 2;
+    const large = make("div", { class: "hl-unit-large" }, this.photo, this.note);
+    this.root = make("section", {}, make("h3", { text: terms.crops }), orders, large, this.list);
+    this.draw(by);
+  }
+
+  /** Draw the crops in one of the orders. */
+  draw(order) {
+    if (order < this.crops.length) by = order;
+    this.shown = this.crops[order] || this.crops[0];
+    this.orders.forEach((button, k) => button.setAttribute("aria-pressed", String(this.crops[k] === this.shown)));
+    this.list.replaceChildren(...this.shown.map((crop, k) => this.drawCrop(crop, k)));
+    this.show(0);
+  }
+
+  drawCrop(crop, k) {
+    const { src, value, label, photo } = crop,
+      number = formatStatistic(value),
+      alt = fill(this.terms.crop, { rank: k + 1, label: label && `: ${label}`, value: number });
+    const image = make("div", { class: "hl-unit-crop" }, make("img", { src, alt, width: 72, height: 72 })),
+      caption = make("span", { "aria-hidden": "true" }, make("b", { text: number }), ` ${label}`);
+    if (photo === null) {
+      image.append(...drawPlace(crop));
+      return make("li", { title: alt }, image, caption);
+    }
+    const show = () => this.show(k);
+    const button = make(
+      "button",
+      { type: "button", onclick: show, onpointerenter: show, onfocus: show },
+      image,
+      caption,
+    );
+    return make("li", { title: alt }, button);
+  }
+
+  /** Show the photo of a crop with its box. */
+  show(k) {
+    const crop = this.shown[k],
+      src = this.photos[crop.photo];
+    this.photo.hidden = !src;
+    if (!src) return;
+    const alt = fill(this.terms.photo, { rank: k + 1 });
+    this.photo.replaceChildren(
+      make("div", {}, make("img", { src, alt }), make("i", { style: place(crop.box), "aria-hidden": "true" })),
+    );
+    [...this.list.children].forEach((each, at) =>
+      each.firstElementChild.setAttribute("aria-pressed", String(at === k)),
+    );
+  }
 }
+
+const drawCrops = (value, terms) => (value.crops.length ? [new Photos(value, terms).root] : []);
 
 function drawSynthetic({ image }, terms) {
   if (!image) return [];

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from saliscope.compute.channels import messages
-from saliscope.compute.units import ACROSS, SIDE, LayerUnits, Unit
+from saliscope.compute.units import ACROSS, SIDE, Crop, LayerUnits
 from saliscope.page.wire import base64_text
 
 
@@ -27,22 +27,28 @@ def unit(found: LayerUnits | None, number: int, ident: int) -> dict[str, Any]:
     """Pack everything about an open channel."""
     if found is None:
         return {"id": ident}
-    unit = found.units[number]
+    unit, photos = found.units[number], list[bytes]()
+    by = [messages.BY_RESPONSE, messages.by_effect(found)] if unit.effects else [messages.BY_RESPONSE]
     return {
         "id": ident,
         "number": number,
         "lines": messages.unit(unit, found),
         "image": None if unit.image is None else _source(unit.image, "webp"),
-        "crops": _crops(unit),
+        "crops": [[_crop(crop, photos) for crop in crops] for crops in (unit.crops, unit.effects) if crops],
+        "by": by,
+        "photos": [_source(photo, "jpeg") for photo in photos],
         "nearest": [other for other in unit.nearest or [] if 0 <= other < len(found.units)],
     }
 
 
-def _crops(unit: Unit) -> list[dict[str, Any]]:
-    return [
-        {"src": _source(crop.image, "jpeg"), "box": crop.box, "value": crop.value, "label": crop.label or ""}
-        for crop in unit.crops
-    ]
+def _crop(crop: Crop, photos: list[bytes]) -> dict[str, Any]:
+    """Pack a crop; its photo is added to the photos unless it is among them."""
+    packed = {"src": _source(crop.image, "jpeg"), "box": crop.box, "value": crop.value, "label": crop.label or ""}
+    if crop.photo is None:
+        return {**packed, "photo": None}
+    if crop.photo not in photos:
+        photos.append(crop.photo)
+    return {**packed, "photo": photos.index(crop.photo)}
 
 
 def _source(image: bytes, kind: str) -> str:

@@ -4,6 +4,7 @@
     work/index.pt     the index so far, of an unfinished index
     units.parquet     one row per channel: mean, sparsity, whether it is dead, its name and the test of the name
     top.parquet       one row per channel and strongest image: path, value, cell, box, and a small JPEG of the box
+    photos.parquet    one row per photo of top.parquet: its path, and a small JPEG of what the network receives
     manifest.json     counts, versions and the first errors, written last
 
 `indexing` writes an index, `tables` has its tables, `reading` opens a finished one.

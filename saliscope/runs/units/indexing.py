@@ -30,7 +30,7 @@ from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units.reading import FORMAT, METADATA
 from saliscope.runs.units.synthesis import add_images, to_webp
-from saliscope.runs.units.tables import TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
+from saliscope.runs.units.tables import PHOTOS, TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
 from saliscope.zoo import devices
 from saliscope.zoo.weights import weights_hash
 
@@ -116,18 +116,28 @@ class IndexJob:
 
 
 def prepare(
-    settings: IndexSettings, source: str, out: str | Path, *, limit: int | None = None, model: Model | None = None
+    settings: IndexSettings,
+    source: str,
+    out: str | Path,
+    *,
+    limit: int | None = None,
+    model: Model | None = None,
+    items: list[Item] | None = None,
 ) -> IndexJob:
     """Prepare an index, and report all errors in the settings and the source before any work starts.
+
+    `items` are the images, if they are known already. Then `source` is only their name.
 
     Errors   Refused; zoo.ModelUnavailable; those of `explainers`
     """
     from saliscope import zoo  # its settings are read at the first use
 
-    items = list_items(source, limit).items
+    items = list_items(source, limit).items if items is None else items
     model = model or zoo.load_model(settings.model, **settings.own)
     if model.channels not in (1, 3):
         raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
+    if settings.effects and model.task == "detection":
+        raise Refused(f"Effects need a score in every image, but {model.name} may detect nothing in one. Omit effects.")
     effects: int | str | None = settings.effects or None
     if effects not in (None, PREDICTED):
         effects = Classes(model.labels).find(settings.effects)
@@ -135,6 +145,8 @@ def prepare(
             near = Classes(model.labels).near(settings.effects)
             raise Refused(f"--effects {settings.effects!r} is not a class of {model.name}. {near}Or use predicted.")
     noise = torch.rand((1, model.channels, *model.size), generator=torch.Generator().manual_seed(0))
+    weight = next(model.network.parameters(), None)
+    noise = noise if weight is None else noise.to(weight.device)
     layers = list(settings.layers) or [default_layer(model.network, noise)]
     for layer in layers:  # reports unsuitable layers and networks
         explainers.feature_maps(model.network, noise, layer=layer)
@@ -164,10 +176,12 @@ def write_index(
     workers: int | None = None,
     device: str = "cpu",
     report: Report | None = None,
+    report_photos: Report | None = None,
 ) -> IndexResult:
     """Index all images that are not indexed yet, and write the tables.
 
-    `report` is called after each batch. An exception in it stops the index; finished batches are kept.
+    `report` is called after each batch. An exception in it stops the index; finished batches are kept. At the end, the
+    strongest images are read again, and `report_photos` is called after each batch of these.
 
     Errors   Refused for a folder with other files or settings, if no image can be read, or if the disk is full
     """
@@ -185,7 +199,7 @@ def write_index(
         try:
             _Indexing(job, state, report).run(decode, workers, device)
             _synthesize(job, state, report)
-            counts = _write_tables(job, state, decode, workers)
+            counts = _write_tables(job, state, decode, workers, report_photos)
         except BaseException:
             if state.index is not None:
                 store.write(STATE, state.to_bytes())
@@ -301,7 +315,7 @@ def _synthesize(job: IndexJob, state: State, report: Report | None) -> None:
         add_images(job.model, layer, channels, job.settings.synthetic, state.synthetic.get(layer), keep)
 
 
-def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> dict[str, int]:
+def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int, report: Report | None) -> dict[str, int]:
     """Write the tables, and return the counts."""
     assert state.index is not None, "checked by _Indexing"
     positions = torch.cat(state.positions).tolist() if state.positions else []
@@ -314,9 +328,9 @@ def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int) -> 
     about = job.record | {"indexed": state.index.count}
     units = units.replace_schema_metadata({METADATA: json.dumps(about)})
     top = top_table(state.index, job.items)
-    top = add_thumbnails(top, job.items, decode, job.model.preparation, workers)
-    job.store.write(UNITS, to_parquet(units))
-    job.store.write(TOP, to_parquet(top))
+    top, photos = add_thumbnails(top, job.items, decode, job.model.preparation, workers, report)
+    for name, table in ((UNITS, units), (TOP, top), (PHOTOS, photos)):
+        job.store.write(name, to_parquet(table))
     counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
     named = len(units) - units["name"].null_count
     return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}

@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.stores import MANIFEST, SETTINGS, open_store
-from saliscope.runs.units.tables import TOP, UNITS
+from saliscope.runs.units.tables import PHOTOS, TOP, UNITS
 from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ METADATA = b"saliscope"
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """A finished index: the settings, the manifest, and the tables `units` and `top`."""
+    """A finished index: the settings, the manifest, and the tables `units`, `top` and `photos`."""
 
     folder: Path | str
     settings: dict[str, Any]
     manifest: dict[str, Any]
     units: pa.Table
     top: pa.Table
+    photos: pa.Table | None = None
 
 
 def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
@@ -43,7 +44,7 @@ def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
     Errors   Refused for a folder without an index, an unfinished, damaged or newer one, and one of another network
     """
     store = open_store(folder)
-    found = {name: store.read(name) for name in (SETTINGS, MANIFEST, UNITS, TOP)}
+    found = {name: store.read(name) for name in (SETTINGS, MANIFEST, UNITS, TOP, PHOTOS)}
     if found[SETTINGS] is None:
         raise Refused(
             f"{str(folder)!r} does not contain an index of units. Pass the --out folder of `saliscope index`."
@@ -54,6 +55,7 @@ def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
         settings, manifest = (json.loads(found[name] or b"") for name in (SETTINGS, MANIFEST))
         version, weights = settings["format"], settings["weights_sha256"]
         units, top = (pq.read_table(pa.BufferReader(found[name] or b"")) for name in (UNITS, TOP))
+        photos = found[PHOTOS] and pq.read_table(pa.BufferReader(found[PHOTOS]))  # may be left out
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise Refused(f"The index in {str(folder)!r} is damaged ({error}). Delete it, and index again.") from None
     if version != FORMAT:
@@ -66,4 +68,4 @@ def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
             f"The index in {str(folder)!r} is of {settings['model']} with other weights than those of {model.name}. "
             "Index again, or load that model."
         )
-    return StoredIndex(store.folder, settings, manifest, units, top)
+    return StoredIndex(store.folder, settings, manifest, units, top, photos or None)

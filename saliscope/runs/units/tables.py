@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,17 +18,20 @@ from explainers import TopImages, UnitIndex, UnitName, name_units
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
 from saliscope.runs.report.analysis.hierarchy import tree
+from saliscope.runs.run import Report
 from saliscope.runs.settings import Classes, is_imagenet
 
 if TYPE_CHECKING:
     from saliscope.zoo import Preparation
 
-UNITS, TOP = "units.parquet", "top.parquet"
+UNITS, TOP, PHOTOS = "units.parquet", "top.parquet", "photos.parquet"
 ACTIVATION, EFFECT = "activation", "effect"
 SIDE = 64
 """Pixels of the longer side of a thumbnail; smaller boxes are stored in their own size."""
 QUALITY = 85
-BATCH = 64
+PHOTO, PHOTO_QUALITY, PHOTO_BYTES = 128, 80, 2**25
+"""Pixels of the longer side of a whole photo, its quality as JPEG, and the bytes that all photos may have."""
+BATCH = 16
 """Images that are read at once for thumbnails."""
 NEAREST = 5
 """Similar units that are listed for each unit."""
@@ -127,29 +130,54 @@ def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Tabl
 
 
 def add_thumbnails(
-    table: pa.Table, items: Sequence[Item], decode: Decode, preparation: Preparation, workers: int
-) -> pa.Table:
-    """Read the images of the table again, and return it with a JPEG of each box, as the network receives it."""
+    table: pa.Table,
+    items: Sequence[Item],
+    decode: Decode,
+    preparation: Preparation,
+    workers: int,
+    report: Report | None = None,
+) -> tuple[pa.Table, pa.Table]:
+    """Read the images of the table again, as the network receives them; `report` is called after each batch.
+
+    Returns  the table with a JPEG of each box, and a table with a small JPEG of each whole image by its path. If these
+             have more than `PHOTO_BYTES`, those of the highest ranks are kept.
+    """
     boxes: defaultdict[int, dict[tuple[float, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
     sides = (table[side].to_pylist() for side in ("left", "top", "right", "bottom"))
     for row, (image, box) in enumerate(zip(table["position"].to_pylist(), zip(*sides, strict=True), strict=True)):
         boxes[image][box].append(row)
     thumbnails: list[bytes | None] = [None] * len(table)
+    photos: dict[int, bytes] = {}
     order = sorted(boxes)
     parts = [[items[image] for image in order[start : start + BATCH]] for start in range(0, len(order), BATCH)]
-    position = iter(order)
+    position, done = iter(order), 0
     for batch in decode_batches(parts, decode, preparation, workers):
         images = iter(batch.images)
         for error in batch.errors:
-            wanted = boxes[next(position)]
+            at = next(position)
             if error is not None:  # it was deleted after it was indexed
                 continue
             whole = to_pil(next(images), preparation)
-            for box, rows in wanted.items():
-                data = _jpeg(whole, box)
+            photos[at] = _jpeg(whole, PHOTO, PHOTO_QUALITY)
+            for box, rows in boxes[at].items():
+                data = _jpeg(_part(whole, box), SIDE, QUALITY)
                 for row in rows:
                     thumbnails[row] = data
-    return table.append_column("thumbnail", pa.array(thumbnails, pa.binary()))
+        done += len(batch.items)
+        if report is not None:
+            report(done, len(order))
+    ranks = dict.fromkeys(table.sort_by("rank")["position"].to_pylist())
+    return table.append_column("thumbnail", pa.array(thumbnails, pa.binary())), _photo_table(photos, ranks, items)
+
+
+def _photo_table(photos: Mapping[int, bytes], order: Iterable[int], items: Sequence[Item]) -> pa.Table:
+    """Return the first photos in this order that have at most `PHOTO_BYTES` together."""
+    rows, left = [], PHOTO_BYTES
+    for at in order:
+        left -= len(photos.get(at, b""))
+        if at in photos and left >= 0:
+            rows.append({"path": items[at].path, "photo": photos[at]})
+    return pa.Table.from_pylist(rows, pa.schema([("path", pa.string()), ("photo", pa.binary())]))
 
 
 def to_pil(image: Tensor, preparation: Preparation) -> Image.Image:
@@ -160,13 +188,17 @@ def to_pil(image: Tensor, preparation: Preparation) -> Image.Image:
     return Image.fromarray(pixels.movedim(0, 2).squeeze(2).numpy())
 
 
-def _jpeg(image: Image.Image, box: Sequence[float]) -> bytes:
+def _part(image: Image.Image, box: Sequence[float]) -> Image.Image:
     width, height = image.size
     left, top = min(int(box[0] * width), width - 1), min(int(box[1] * height), height - 1)
-    crop = image.crop((left, top, max(left + 1, round(box[2] * width)), max(top + 1, round(box[3] * height))))
-    crop.thumbnail((SIDE, SIDE))
+    return image.crop((left, top, max(left + 1, round(box[2] * width)), max(top + 1, round(box[3] * height))))
+
+
+def _jpeg(image: Image.Image, side: int, quality: int) -> bytes:
+    small = image.copy()
+    small.thumbnail((side, side))
     buffer = io.BytesIO()
-    crop.save(buffer, "JPEG", quality=QUALITY)
+    small.save(buffer, "JPEG", quality=quality)
     return buffer.getvalue()
 
 

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import BadOption, BadTarget, NoSpatialOutput, find_concepts, grad_cam, intervene, list_layers, saliency
+from explainers import (
+    BadOption,
+    BadTarget,
+    NoSpatialOutput,
+    explain,
+    find_concepts,
+    grad_cam,
+    intervene,
+    list_layers,
+    saliency,
+)
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
 from tests.support.nets import plain, random_images, residual
 from tests.support.token_nets import vit
@@ -189,3 +199,37 @@ def test_segmentation_networks_and_inference_mode():
         again = find_concepts(net, images, "1", 3)
         assert torch.allclose(again.effects(images), effects)
         assert torch.allclose(saliency(net, images, through=again[0]), through)
+
+
+def test_a_concept_that_is_not_active_is_reported():
+    """For a map through it, and for the concept as the target; only for the images in which it is silent."""
+    net, images = planted_network(), planted_images(12, 3, grid=2, shown=2)[0]
+    found = find_concepts(net, images, "features", 40, "sae", active=2, epochs=4)
+    silent = ~found.maps(images).flatten(2).any(2)
+    image, index = silent.nonzero()[0].tolist()
+    for given in ({"through": found[index], "target": 1}, {"target": found[index]}):
+        codes = [finding.code for finding in explain("saliency", net, images[image : image + 1], **given).findings[0]]
+        assert codes.count("inactive_concept") == 1 and not {"no_gradient", "flat"} & set(codes)
+    seen = (~silent).nonzero()[0].tolist()
+    codes = [
+        finding.code for finding in explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]).findings[0]
+    ]
+    assert "inactive_concept" not in codes
+
+
+def test_a_stop_in_the_first_steps_returns_factors():
+    """Also before the random starts are compared, which are steps of their own."""
+    net, images = planted_network(), planted_images(30, 3)[0]
+    for steps in (1, 20, 62):
+        count = 0
+
+        def stop(part, steps=steps):
+            nonlocal count
+            count += part.map is not None
+            return count < steps
+
+        found = find_concepts(net, images, "features", 4, "nmf", progress=stop)
+        assert found.steps == steps and not found.finished and 0 <= found.error <= 1
+        resumed = find_concepts(net, images, "features", 4, "nmf", resume=found)
+        whole = find_concepts(net, images, "features", 4, "nmf")
+        assert torch.allclose(resumed.dictionary.directions, whole.dictionary.directions)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from explainers import BadOption, WrongType
+from explainers import BadOption, WrongType, index_units
 from explainers.concepts.names import auc_intervals, name_units
 
 
@@ -98,3 +99,34 @@ def test_images_without_a_known_label_are_not_used():
 def test_wrong_uses_are_refused(activations, labels, options, error, message):
     with pytest.raises(error, match=message):
         name_units(activations, labels, **options)
+
+
+class TwoTowers(nn.Module):
+    """An encoder of images by their mean color, and one of words; both have the same three dimensions."""
+
+    WORDS = ("red", "green", "blue", "gray")
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        return nn.functional.normalize(images.mean((2, 3)), dim=1)
+
+    def encode_texts(self, words: Sequence[str]) -> Tensor:
+        colors = torch.cat([torch.eye(3), torch.ones(1, 3)])
+        return nn.functional.normalize(colors[[self.WORDS.index(word) for word in words]], dim=1)
+
+
+def test_words_of_an_image_and_text_encoder_are_names():
+    """The recipe of docs/concepts.md: images have no labels, and an encoder chooses one of the words for each."""
+    color = torch.eye(3).repeat(20, 1)[:, :, None, None]
+    images = 0.2 * torch.rand(60, 3, 8, 8, generator=torch.Generator().manual_seed(0)) + 0.7 * color
+    model = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(
+            torch.cat([torch.eye(3), torch.full((1, 3), 1 / 3)])[:, :, None, None].expand(-1, -1, 2, 2)
+        )
+    parts = []
+    index_units(model.eval(), images, "1", progress=lambda batch: parts.append(batch.means["1"]))
+
+    towers, words = TwoTowers(), TwoTowers.WORDS
+    labels = [words[i] for i in (towers.encode_images(images) @ towers.encode_texts(words).T).argmax(1)]
+    found = name_units(torch.cat(parts), labels)
+    assert [each and each.name for each in found[:3]] == ["red", "green", "blue"] and found[3] is None

@@ -95,6 +95,14 @@ def test_the_scores_of_several_sentences_are_classes(kind: str) -> None:
     torch.testing.assert_close(by_name, by_vector, rtol=1e-4, atol=1e-7)
 
 
+def test_an_embedding_has_no_probabilities() -> None:
+    """Its values are not scores of classes, between which the network could have no preference."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    found = explain("saliency", net, IMAGES, Similarity(torch.arange(8.0)))
+    assert found.probabilities is None
+    assert "no_preference" not in {verdict.code for verdict in found.verdicts}
+
+
 def loosened(q: Tensor, k: Tensor) -> Tensor:
     """Similarities of queries and keys, stretched to [0, 1]."""
     cosine = torch.cosine_similarity(q, k, dim=-1)

@@ -16,11 +16,13 @@ import torch
 from PIL import Image, ImageColor
 
 import explainers
+from saliscope import limits
 from saliscope.cli import commands
 from saliscope.compute import model_cache, units
 from saliscope.compute.answers import LoadedModel
 from saliscope.compute.channels import engine as channels
 from saliscope.compute.channels.answers import Measures
+from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.runs.units import open_index
@@ -104,6 +106,50 @@ def test_the_users_own_index_comes_first_and_has_crops(folder: Path, loaded: Loa
     assert [(crop.value, crop.label, crop.box) for crop in known.units[3].crops] == [
         (5.5, "tabby", (0, 0, 0.5, 1)), (4.5, "tabby", (0, 0, 0.5, 1)),
     ]  # fmt: skip
+
+
+def test_crops_have_their_photos_and_the_order_by_effect(shipped: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    tops = (unit_indices.top_rows(LAYER, CHANNELS, by) for by in ("activation", "effect"))
+    tables = unit_indices.unit_rows(LAYER, CHANNELS, {}), pa.concat_tables(tops), unit_indices.photo_rows()
+    folder = unit_indices.write_folder(tmp_path / "units", loaded.model, *tables)
+    units.use(partial(open_index, folder))
+    for crops in (found(loaded).units[3].crops, found(loaded).units[3].effects):
+        assert [crop.photo for crop in crops] == unit_indices.photo_rows()["photo"].to_pylist()
+    (folder / "photos.parquet").unlink()  # as of an earlier version
+    units.use(partial(open_index, folder))
+    assert [crop.photo for crop in found(loaded).units[3].crops] == [None, None]
+
+
+def test_a_visitors_index_adds_images_and_names_for_their_session_only(
+    shipped: Path, folder: Path, loaded: LoadedModel
+) -> None:
+    """The shipped index keeps its names and synthetic images, except where the visitor's images give a name."""
+    units.keep("visitor", open_index(folder))
+    known, other = units.of_layer(loaded, LAYER, "visitor"), units.of_layer(loaded, LAYER, "other")
+    assert known and other
+    assert {unit.channel: unit.name for unit in known.units if unit.name} == {7: "tabby", 8: "owl"}
+    assert len(known.units[3].crops) == 2 and known.own == unit_indices.COUNT
+    assert known.sprites[units.SYNTHETIC] == other.sprites[units.SYNTHETIC]
+    assert [unit.name for unit in other.units if unit.name] == ["tabby"] and not other.units[3].crops
+    assert units.of_layer(other_weights(loaded), LAYER, "visitor") is None
+    assert units.of_layer(loaded, "head", "visitor") is None
+
+    image = known.sprites[units.TOP]
+    assert units.sprite(image)
+    runs.end("visitor")
+    assert units.of_layer(loaded, LAYER, "visitor") == other and units.sprite(image) is None
+
+
+def test_only_the_newest_indices_of_visitors_are_kept(
+    shipped: Path, folder: Path, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "INDICES", 2)
+    for session in ("first", "second", "third"):
+        units.keep(session, open_index(folder))
+    owned = {session: units.of_layer(loaded, LAYER, session).own > 0 for session in ("first", "second", "third")}
+    assert owned == {"first": False, "second": True, "third": True}
+    for session in owned:
+        units.forget(session)
 
 
 def test_an_index_of_another_network_is_refused_and_logged(

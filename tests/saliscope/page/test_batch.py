@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from PIL import Image
 
+import explainers
 from saliscope import limits
 from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
@@ -19,7 +22,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
-from saliscope.page.batch.engine import Progress, Report
+from saliscope.page.batch.engine import Indexed, Progress, Report
 from saliscope.runs.sources.location import IMAGE_SUFFIXES, is_image
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
@@ -40,9 +43,9 @@ def unpack(path: str, folder: Path, budget: archive.Budget | None = None) -> lis
     return list(archive.unpack(path, "a.zip", folder, is_image, budget or archive.Budget()))
 
 
-def steps(files: list[str], run: Run | None = None, **request: Any) -> list[Any]:
+def steps(files: list[str], run: Run | None = None, work: Any = engine.explain, **request: Any) -> list[Any]:
     named = [(path, Path(path).name) for path in files]
-    return list(engine.explain(Request(**request), named, run or Run(60.0)))
+    return list(work(Request(**request), named, run or Run(60.0)))
 
 
 # Archives and uploads
@@ -195,6 +198,64 @@ def test_stop_reports_the_finished_images(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(engine.turns, "report", report)
     found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run)
     assert found[-1].message == "Stopped: 2 of 9 images explained with Grad-CAM for EfficientNet-Lite0."
+
+
+# The index
+
+
+def test_images_become_an_index_of_the_layer_and_the_stages(tmp_path: Path) -> None:
+    """Oracle: `index_units` of the same images. Unreadable files are counted."""
+    names = ("dog", "cat", "coffee")
+    files = [str(EXAMPLES / f"{name}.jpg") for name in names]
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+    *before, found = steps([*files, str(tmp_path / "broken.jpg")], work=engine.index, layer="stages.6")
+    assert any(isinstance(step, Progress) for step in before) and isinstance(found, Indexed)
+    assert found.message.startswith("3 of 4 images indexed for EfficientNet-Lite0 at stages.6, ")
+    assert "1 could not be read" in found.message
+    layers = set(found.index.units["layer"].to_pylist())
+    assert {"stages.6", "head", "stages.2"} <= layers and "stages.5" not in layers
+    model = found.settings.loaded.model
+    images = torch.cat([model.prepare(Image.open(file).convert("RGB")) for file in files])
+    expected = explainers.index_units(model.network, images, "stages.6", top=1, effects="predicted").layers["stages.6"]
+    for by, top in (("activation", expected.top), ("effect", expected.effects)):
+        rows = [
+            row
+            for row in found.index.top.to_pylist()
+            if row["layer"] == "stages.6" and row["by"] == by and row["rank"] == 0
+        ]
+        assert [row["value"] for row in rows] == pytest.approx(top.values[:, 0].tolist(), rel=1e-3, abs=1e-4)
+    assert set(found.index.photos["path"].to_pylist()) == {f"{name}.jpg" for name in names}
+
+
+def test_an_index_is_about_the_chosen_class() -> None:
+    (found,) = steps([str(DOG)], work=engine.index, target="tabby")[-1:]
+    assert found.index.settings["effects"] == "tabby"
+
+
+def test_stop_keeps_the_index_of_the_finished_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BATCH", 2)
+    run, real = Run(60.0), engine.turns.report
+
+    def report(turn: Any, fraction: float | None) -> None:
+        real(turn, fraction)
+        if fraction:  # after the first batch
+            run.stop()
+
+    monkeypatch.setattr(engine.turns, "report", report)
+    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run, engine.index)[-1]
+    assert found.message.startswith("Stopped: 2 of 9 images indexed for EfficientNet-Lite0")
+    assert found.index.manifest["counts"]["images"] == 2 and len(found.index.photos) == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "message"), [([], "No files selected"), ([DOG] * 101, "at most 100"), ([Path(__file__)], "image")]
+)
+def test_an_index_without_images_or_of_too_many_is_refused(files: list[Path], message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        steps([str(file) for file in files], work=engine.index)
+
+
+# What is refused, and folders
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ FACTS: dict[str, list[dict[str, Any]]] = {
 }
 WITHOUT_FACTS = """
     uniform_weights unmoved_by_noise no_curvature probability_scores
-    unclear_scores no_scores buffers_written no_effect baseline_suffices
+    unclear_scores no_scores buffers_written no_effect baseline_suffices inactive_concept
 """.split()
 FACTS |= {code: [{}] for code in WITHOUT_FACTS}
 

@@ -18,6 +18,7 @@ from explainers import index_units
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
+from saliscope.runs.units import tables
 from saliscope.runs.units.tables import nearest_units
 from saliscope.zoo import Model, Preparation, load_model
 from saliscope.zoo.weights import weights_hash
@@ -97,6 +98,21 @@ def test_channels_have_the_names_of_their_colors_with_a_test(whole):
     for row in found[:3]:
         assert 0.85 <= row["low"] <= row["auc"] <= row["high"] <= 1 and row["count"] == COUNT // 2
     assert all(row["auc"] is None for row in found[3:])
+
+
+def test_photos_are_stored_once_and_limited_and_boxes_are_parts_of_them(whole, source, tmp_path, monkeypatch):
+    photos = dict(zip(whole.photos["path"].to_pylist(), whole.photos["photo"].to_pylist(), strict=True))
+    rows = whole.top.to_pylist()
+    assert len(photos) == len(whole.photos) and set(photos) == {row["path"] for row in rows}
+    row = next(row for row in rows if row["channel"] == 1 and row["by"] == "activation")
+    photo = Image.open(io.BytesIO(photos[row["path"]]))
+    sides = [photo.size[k % 2] * row[side] for k, side in enumerate(("left", "top", "right", "bottom"))]
+    assert photo.size == (32, 32)
+    red, green, blue = ImageStat.Stat(photo.crop([round(side) for side in sides])).mean
+    assert green > 180 > max(red, blue)
+    monkeypatch.setattr(tables, "PHOTO_BYTES", 2000)
+    small = index(source, tmp_path / "units").photos
+    assert 0 < len(small) < len(whole.photos) and sum(map(len, small["photo"].to_pylist())) <= 2000
 
 
 def test_thumbnails_show_the_box(whole):

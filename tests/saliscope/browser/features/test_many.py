@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -10,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from PIL import Image, ImageEnhance
 
 from saliscope import limits
 from saliscope.runs.report.links import Links
@@ -53,6 +56,68 @@ def test_uploads_become_a_report_that_can_be_saved(first_view: Visit, tmp_path: 
     expect(steps).to_have_text(f"2 of 2: {EXAMPLES[1].name}")
     visit.example("dog")
     expect(steps, "another image").to_be_hidden()
+
+
+def write_animals(path: Path) -> Path:
+    """Write a zip archive with 20 variants of the cat and of the coffee, in folders named by class."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("cat", "coffee"):
+            image = Image.open(ROOT / "assets" / "examples" / f"{name}.jpg").convert("RGB").resize((224, 224))
+            for k in range(20):
+                data = io.BytesIO()
+                ImageEnhance.Brightness(image).enhance(0.8 + 0.02 * k).save(data, "JPEG")
+                file.writestr(f"{name}/{k:02}.jpg", data.getvalue())
+    return path
+
+
+def test_a_visitors_images_are_indexed_for_the_channels_of_this_session(window: Any, tmp_path: Path) -> None:
+    """With progress, names from the folders, crops with the photo; then another network removes the index."""
+    visit, other = window().open("?example=cat&layer=stages.4"), window()
+    page, own, unit = visit.page, visit.page.locator("#hl-many"), visit.page.locator("#hl-unit")
+    page.get_by_role("tab", name="Channels").click()
+    page.locator("#hl-unit h2").wait_for()
+    assert unit.locator(".hl-unit-crops").count() == 0
+    page.get_by_role("tab", name="Batch").click()
+    own.locator("input[type=file]").set_input_files(str(write_animals(tmp_path / "animals.zip")))
+    own.get_by_role("button", name="Index channels").click()
+    own.get_by_text(re.compile(r"of 40 images indexed$")).wait_for()
+    expect(own.get_by_role("progressbar")).to_be_visible()
+    ended(visit, "done").to_contain_text(re.compile(r"^40 images indexed .*stages\.4.* channels got a name"))
+
+    own.get_by_role("button", name="Open Channels").click()
+    crops = unit.locator(".hl-unit-crops li")
+    expect(crops).to_have_count(9)
+    names = page.locator("#hl-grid [role=option] em").all_inner_texts()
+    assert any("coffee" in name or "cat" in name for name in names)
+    expect(unit).to_contain_text("your 40 images")
+    photo = unit.get_by_role("img", name=re.compile("whole photo.*photo 1$"))
+    expect(photo).to_be_visible()
+    crops.nth(4).locator("button").click()
+    expect(unit.get_by_role("img", name=re.compile("whole photo.*photo 5$"))).to_be_visible()
+    values = crops.locator("b").all_inner_texts()
+    unit.get_by_role("button", name="By effect on the predicted class").click()
+    assert crops.locator("b").all_inner_texts() != values
+
+    other.open("?example=cat&layer=stages.4")
+    other.page.get_by_role("tab", name="Channels").click()
+    other.page.locator("#hl-unit h2").wait_for()
+    assert other.page.locator("#hl-unit .hl-unit-crops").count() == 0
+
+    visit.after(lambda: visit.choose("model", "A network of 3 channels"), "opened")
+    expect(page.locator("#hl-grid .hl-quiet")).to_contain_text("was removed, because the network changed")
+    expect(unit.locator(".hl-unit-crops")).to_have_count(0)
+
+
+@pytest.mark.slow
+def test_stop_keeps_the_images_that_are_indexed(visit: Visit, tmp_path: Path) -> None:
+    visit.open()
+    page, own = visit.page, visit.page.locator("#hl-many")
+    page.get_by_role("tab", name="Batch").click()
+    own.locator("input[type=file]").set_input_files(str(write_animals(tmp_path / "animals.zip")))
+    own.get_by_role("button", name="Index channels").click()
+    own.get_by_text(re.compile(r"of 40 images indexed$")).wait_for()
+    own.get_by_role("button", name="Stop the batch").click()
+    ended(visit, "done").to_contain_text(re.compile(r"^Stopped: \d+ of 40 images indexed"))
 
 
 @pytest.mark.slow
