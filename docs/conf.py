@@ -38,6 +38,7 @@ html_copy_source = html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = ["accessible.js"]
+html_search_scorer = str(ROOT / "docs" / "scorer.js")
 templates_path = ["templates"]
 html_theme_options = {"top_of_page_buttons": []}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -44,6 +44,18 @@ QUESTIONS = {
     "logits or probabilities": {"faq", "your_model"},
     "clip text": {"faq", "your_model"},
     "blank map": {"faq", "troubleshooting"},
+    "own model": {"start", "your_model"},
+    "resnet random weights normalization": {"start", "your_model"},
+    "batch different targets": {"faq"},
+    "lrp resnet batch norm": {"faq", "coming_from"},
+    "map all zero": {"faq", "troubleshooting"},
+    "save heatmap png": {"faq", "start"},
+    "speed up score-cam": {"faq"},
+    "is the map faithful": {"faq", "metrics"},
+    "own loss target": {"faq", "reference/targets"},
+    "multiple gpus": {"faq", "scale"},
+    "explain folder ray": {"scale", "data_sets", "faq"},
+    "timm model": {"your_model", "faq"},
 }
 """What users of other libraries search for, and the pages that answer it."""
 

@@ -1,7 +1,7 @@
 """The documents match the code: methods, options, variables, commands, endpoints; their examples run.
 
-`python -m tests.project.test_docs` writes the tables of docs/methods.md and docs/metrics.md again, and the names of the
-methods in explainers/registry.py.
+`python -m tests.project.test_docs` writes the tables of methods and metrics in docs/reference again, and the names of
+the methods in explainers/registry.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ else:
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-METHODS = ROOT / "docs" / "methods.md"
-METRICS = ROOT / "docs" / "metrics.md"
+METHODS = ROOT / "docs" / "reference" / "registry.md"
+METRICS = ROOT / "docs" / "reference" / "evaluation.md"
 REGISTRY = ROOT / "explainers" / "registry.py"
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "llms.txt")]
@@ -44,7 +44,7 @@ SHAPES = {
 
 
 def methods_table() -> list[str]:
-    """Return the table of docs/methods.md, made from METHODS: a new method is a new row."""
+    """Return the table of methods, made from METHODS: a new method is a new row."""
     lines = ["| method | what it does | gives | paper |", "|---|---|---|---|"]
     for name, method in explainers.METHODS.items():
         summary = method.summary.removeprefix(f"{method.title}: ").rstrip(".")
@@ -54,7 +54,7 @@ def methods_table() -> list[str]:
 
 
 def metrics_table() -> list[str]:
-    """Return the table of docs/metrics.md, made from METRICS."""
+    """Return the table of metrics, made from METRICS."""
     lines = ["| metric | the question | unit | better | forwards | needs | source |", "|---|---|---|---|---|---|---|"]
     for name, metric in explainers.METRICS.items():
         better = {True: "higher", False: "lower", None: "neither"}[metric.higher]

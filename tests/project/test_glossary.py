@@ -35,7 +35,8 @@ def rows(words: dict[str, str]) -> list[str]:
 def document() -> str:
     """Return the document."""
     intro = "On the page, hover over a word with a dotted line, tap it, or focus it with Tab."
-    page = ["# Glossary", "", "## Words of the page", "", intro, "", *rows(GLOSSARY)]
+    first = "The words of the page and of the library, and what they mean."
+    page = ["# Glossary", "", first, "", "## Words of the page", "", intro, "", *rows(GLOSSARY)]
     return "\n".join([*page, "## Words of the library", "", *rows(LIBRARY)])
 
 
