@@ -164,7 +164,10 @@ def test_an_index_of_another_network_is_refused_and_logged(
     assert str(refused.value) in [record.getMessage() for record in caplog.records]
 
 
-def test_serve_refuses_a_folder_without_an_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_refuses_a_folder_without_an_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))  # which the command would choose for the whole process
     with pytest.raises(SystemExit) as stopped:
         commands.main(["serve", "--units", str(tmp_path)])
     assert stopped.value.code == commands.Exit.ERROR and str(tmp_path) in capsys.readouterr().err

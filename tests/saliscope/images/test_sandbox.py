@@ -215,6 +215,7 @@ FORGED = {
 
 def test_a_forged_answer_or_none_ends_the_decoder_only(decoder: pool.Pool) -> None:
     for name, forged in FORGED.items():
+        decoder.seconds = 25.0
         assert_decodes(decoder, name)
         before, decoder.seconds = decoder.restarts, 1.0  # of an answer that is not complete
         with pytest.raises(Refused, match="could not be decoded|takes too long"):
