@@ -186,7 +186,9 @@ def test_a_message_does_not_show_a_path_of_the_server(tmp_path: Path, monkeypatc
         assert path not in report.html
 
 
-def test_stop_reports_the_finished_images(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run that the user stops after the first batch of two images."""
     monkeypatch.setattr(engine, "BATCH", 2)
     run, real = Run(60.0), engine.turns.report
 
@@ -196,7 +198,11 @@ def test_stop_reports_the_finished_images(monkeypatch: pytest.MonkeyPatch) -> No
             run.stop()
 
     monkeypatch.setattr(engine.turns, "report", report)
-    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run)
+    return run
+
+
+def test_stop_reports_the_finished_images(stopping: Run) -> None:
+    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], stopping)
     assert found[-1].message == "Stopped: 2 of 9 images explained with Grad-CAM for EfficientNet-Lite0."
 
 
@@ -232,17 +238,8 @@ def test_an_index_is_about_the_chosen_class() -> None:
     assert found.index.settings["effects"] == "tabby"
 
 
-def test_stop_keeps_the_index_of_the_finished_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "BATCH", 2)
-    run, real = Run(60.0), engine.turns.report
-
-    def report(turn: Any, fraction: float | None) -> None:
-        real(turn, fraction)
-        if fraction:  # after the first batch
-            run.stop()
-
-    monkeypatch.setattr(engine.turns, "report", report)
-    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run, engine.index)[-1]
+def test_stop_keeps_the_index_of_the_finished_images(stopping: Run) -> None:
+    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], stopping, engine.index)[-1]
     assert found.message.startswith("Stopped: 2 of 9 images indexed for EfficientNet-Lite0")
     assert found.index.manifest["counts"]["images"] == 2 and len(found.index.photos) == 2
 
