@@ -28,7 +28,7 @@ from tests.explainers.concepts.planted import PARTS as PLANTED
 from tests.explainers.concepts.planted import planted_images, planted_network
 
 MEAN, STD, SIDE = 127 / 255, 128 / 255, 224
-LAYER, CONCEPTS, ACTIVE, EPOCHS = "stages.6", 1024, 128, 8
+LAYER, CONCEPTS, ACTIVE, EPOCHS = "stages.6", 1024, 192, 24
 VISUALIZED = {"classes": (130, 281, 945), "units": ((LAYER, 5), (LAYER, 77), ("stages.4", 20))}
 STEPS = 96
 CLASSES, BATCH = 50, 10
