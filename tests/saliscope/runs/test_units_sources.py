@@ -12,7 +12,7 @@ from explainers import list_layers
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
-from saliscope.zoo import Model, Preparation, load_model
+from saliscope.zoo import Model, Preparation, catalog, load_model
 from tests.saliscope.runs.test_dataset_stores import COUNT, server, small_model, source
 from tests.support import dense_nets
 from tests.support.token_nets import vit
@@ -50,9 +50,9 @@ def test_an_index_in_a_store_equals_a_local_one_and_resumes(store, request, sour
 
 
 @pytest.mark.parametrize("task", ["segmentation", "detection"])
-def test_networks_that_do_not_classify_have_an_index(task, source, tmp_path):
+def test_networks_that_do_not_classify_have_an_index(task, source, tmp_path, monkeypatch):
     """Segmentation networks also have effects; a detector may find nothing in an image."""
-    dense_nets.offer()
+    monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
     model = load_model(f"blobs_{task}")
     layer = next(layer.name for layer in list_layers(model.network, model.prepare(dense_nets.scene())) if layer.grid)
     found = index(source, tmp_path / "units", model, layers=(layer,))
