@@ -64,6 +64,23 @@ class _StopRun(Exception):
     """Raised between two batches to stop the run."""
 
 
+@dataclass
+class _Count:
+    """Counts the images that are done and reports them as the first `share` of the job, until the user stops it."""
+
+    report: Callable[[Any], bool]
+    message: Callable[[int, int], str]
+    total: int
+    share: float
+    done: int = 0
+
+    def __call__(self, done: int, _: int | None) -> None:
+        self.done = done
+        step = Progress(self.message(done, self.total), self.share * done / self.total)
+        if not self.report(step) and done < self.total:
+            raise _StopRun
+
+
 Upload = tuple[str, str]
 """The path of an upload, and its original file name."""
 
@@ -210,19 +227,10 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
     """Explain the images of a job; return how many are done when it ends or is stopped."""
     from saliscope.runs import run as runs  # torch takes seconds to start
 
-    reached = 0
-
-    total = job.listing.count or 0
-
-    def step(done: int, _: int | None) -> None:
-        nonlocal reached
-        reached = done
-        if not report(Progress(messages.explaining(done, total), 0.5 * done / total)) and done < total:
-            raise _StopRun
-
+    count = _Count(report, messages.explaining, job.listing.count or 0, share=0.5)
     with contextlib.suppress(_StopRun):
-        runs.run(job, decode=pool.open_image, workers=0, report=step)
-    return reached
+        runs.run(job, decode=pool.open_image, workers=0, report=count)
+    return count.done
 
 
 def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Indexed:
@@ -231,13 +239,7 @@ def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Ca
     from saliscope.runs import units  # torch takes seconds to start
 
     job = _index_job(settings, items, folder / "units")
-    loaded, reached = settings.loaded, 0
-
-    def step(done: int, _: int | None) -> None:
-        nonlocal reached
-        reached = done
-        if not report(Progress(messages.indexing(done, len(items)), 0.7 * done / len(items))) and done < len(items):
-            raise _StopRun
+    loaded, count = settings.loaded, _Count(report, messages.indexing, len(items), share=0.7)
 
     def photos(done: int, total: int | None) -> None:
         total = max(done, total or 0)
@@ -245,14 +247,14 @@ def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Ca
 
     options: dict[str, Any] = {"decode": pool.open_image, "workers": 0, "device": str(loaded.device)}
     try:
-        units.write_index(job, report=step, report_photos=photos, **options)
+        units.write_index(job, report=count, report_photos=photos, **options)
     except _StopRun:  # the index of the images so far
-        units.write_index(replace(job, items=items[:reached]), report_photos=photos, **options)
+        units.write_index(replace(job, items=items[: count.done]), report_photos=photos, **options)
     found = units.open_index(folder / "units")
     if found.settings["effects"] and settings.target is not None:
         found.settings["effects"] = loaded.name_of(settings.target)
     counts = found.manifest["counts"]
-    message = messages.indexed(reached, len(items), counts, loaded.title, found.settings["layers"])
+    message = messages.indexed(count.done, len(items), counts, loaded.title, found.settings["layers"])
     return Indexed(message, settings, found)
 
 

@@ -5,8 +5,6 @@ For their use on the page and in the API, see tests/saliscope/compute/test_dense
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torchvision
@@ -19,7 +17,6 @@ from saliscope.zoo.sources.torchvision_dense import WholeImage
 from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
 from tests.saliscope.zoo.test_models import any_checksum, checkpoints
 from tests.saliscope.zoo.torchvision_titles import title_of
-from tests.support.catalog import isolate_catalog
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
 DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
@@ -42,10 +39,7 @@ def cached_random(name: str) -> torch.nn.Module:
     return network.eval()
 
 
-def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    isolate_catalog(monkeypatch, tmp_path)
+def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() -> None:
     found = zoo.list_models()
     tasks = [info.task for info in found]
     names = {task: {info.name for info in found if info.task == task} for task in set(tasks)}
