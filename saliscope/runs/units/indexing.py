@@ -18,6 +18,7 @@ from torch import Tensor
 
 import explainers
 from explainers import IndexedBatch, LayerUnits, TopImages, UnitIndex, default_layer, index_units
+from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
@@ -130,8 +131,6 @@ def prepare(
 
     Errors   Refused; zoo.ModelUnavailable; those of `explainers`
     """
-    from saliscope import zoo  # its settings are read at the first use
-
     items = list_items(source, limit).items if items is None else items
     model = model or zoo.load_model(settings.model, **settings.own)
     if model.channels not in (1, 3):
