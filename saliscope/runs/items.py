@@ -7,6 +7,7 @@ import functools
 import os
 import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +135,20 @@ def _refuse_large(size: int) -> None:
 def reason_of(error: BaseException) -> str:
     """Return the first line of the message of an error without its period, or its type if it has no message."""
     return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+@contextlib.contextmanager
+def refuse_errors(source: str) -> Iterator[None]:
+    """Convert errors of a file system to Refused."""
+    try:
+        yield
+    except Refused:
+        raise
+    except PermissionError as error:
+        advice = "" if is_local(source) else " Check the credentials and who may read it."
+        raise Refused(f"Permission denied: {source}.{advice}") from error
+    except Exception as error:  # each file system raises its own types of errors
+        raise Refused(f"Cannot read {source}: {reason_of(error)}.") from error
 
 
 def is_local(url: str) -> bool:

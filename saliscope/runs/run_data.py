@@ -1,4 +1,4 @@
-"""Read the rows of a finished run. This is the only place that reads them, so reports and comparisons use it.
+"""Open a finished run, and read its rows. This is the only place that reads them, so reports and comparisons use it.
 
 Rows are read when they are needed: some columns of all rows, batches of them, or single rows with their maps. At most
 the row groups of a few files are in memory.
@@ -6,7 +6,7 @@ the row groups of a few files are in memory.
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ from pyarrow import dataset
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.stores import LocalStore, Store, open_store
+from saliscope.runs.settings import check_format
+from saliscope.runs.stores import MANIFEST, SETTINGS, Store, open_store
 
 BATCH = 8192
 """Maximum number of rows per batch."""
@@ -55,12 +56,8 @@ class RunData:
 
         Not all files are opened at once, because the metadata of a file takes 100 kB.
         """
-        paths, file_system = [self.store.path(part) for part in parts], None
-        if isinstance(self.store, LocalStore):
-            paths = list(map(os.path.abspath, paths))  # a relative path with a colon would be a URL
-        else:
-            file_system = self.store.fs
-        return dataset.dataset(paths, schema=SCHEMA, format="parquet", filesystem=file_system)
+        paths = [self.store.path(part) for part in parts]
+        return dataset.dataset(paths, schema=SCHEMA, format="parquet", filesystem=self.store.fs)
 
     def _all(self) -> Iterator[dataset.Dataset]:
         return (self._open(self._parts[start : start + REQUESTS]) for start in range(0, len(self._parts), REQUESTS))
@@ -159,3 +156,45 @@ def _check_columns(names: Sequence[str], where: str) -> None:
         raise Refused(
             f"{where} has no column {', '.join(missing)}. Pass the folder of `saliscope explain`, or run it again."
         )
+
+
+def open_run(folder: str | Path) -> RunData:
+    """Return the rows and the manifest of a finished run. Rows are read when they are needed.
+
+    Args     folder: a local path, or a URL that fsspec opens, such as `s3://bucket/run`
+    Errors   Refused for a folder without a run, and for an unfinished or a damaged run
+    """
+    data = RunData(open_store(folder).folder, read_manifest(folder))
+    len(data)  # reads the end of every file
+    return data
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """Return the manifest of a finished run.
+
+    Errors   Refused for a folder without a run, for an unfinished or a damaged run, and for a newer format
+    """
+    store = open_store(folder)
+    content = store.read(MANIFEST)
+    if content is None:
+        if store.read(SETTINGS) is not None:
+            raise Refused(f"The run in {str(folder)!r} is not finished ({MANIFEST} is missing). Run the command again.")
+        if not (store.fs.isdir(store.root) if store.local else store.sizes()):
+            raise Refused(f"Folder not found: {str(folder)!r}. Pass the folder of `saliscope explain`.")
+        raise Refused(f"{str(folder)!r} does not contain a run ({MANIFEST} is missing).")
+    try:
+        manifest = _checked(json.loads(content))
+    except ValueError as error:
+        raise Refused(damaged(folder, error)) from None
+    check_format(manifest["settings"], folder)
+    return manifest
+
+
+def _checked(manifest: Any) -> dict[str, Any]:
+    kinds = {"parts": list, "settings": dict, "weights_sha256": str}
+    for name, kind in kinds.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+            raise ValueError(f"{MANIFEST} has no {name}")
+    if not all(isinstance(part, str) for part in manifest["parts"]):
+        raise ValueError(f"the parts in {MANIFEST} are not names of files")
+    return manifest

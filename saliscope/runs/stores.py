@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.runs.items import file_system, is_local, reason_of
+from saliscope.runs.items import file_system, is_local, reason_of, refuse_errors
 
 SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
 
@@ -48,43 +48,67 @@ def _advice(folder: str | Path) -> str:
     return "Check the name and the credentials, or choose another folder. Finished batches are kept."
 
 
-class LocalStore:
+class Store:
+    """A folder in a file system: what local folders and stores have in common."""
+
+    local: bool
+    folder: str | Path
+    fs: Any
+    root: str
+    """The path of the folder in the file system."""
+
+    def path(self, name: str) -> str:
+        """Return the path of a file in the file system of the store."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file, or None if it does not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        with refuse_errors(str(self.folder)):
+            try:
+                self.fs.invalidate_cache()  # another process may have written the file
+                return bytes(self.fs.cat_file(self.path(name)))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Return the sizes of the files in a folder by name, with -1 for folders; empty if it does not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        path = self.path(folder).rstrip("/")
+        with refuse_errors(str(self.folder)):
+            try:
+                self.fs.invalidate_cache()
+                entries = self.fs.ls(path, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+        names = ((str(entry["name"]).rstrip("/").rpartition("/")[2], entry) for entry in entries)
+        inside = {name: entry for name, entry in names if str(entry["name"]).strip("/") != path.strip("/")}
+        return {name: -1 if entry["type"] == "directory" else int(entry["size"] or 0) for name, entry in inside.items()}
+
+
+class LocalStore(Store):
     """A local folder. Files are written under a temporary name and renamed, so that existing files are complete."""
 
     local = True
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = self.root = Path(folder).expanduser()
-
-    def path(self, name: str) -> str:
-        """Return the path of a file for `file_system`."""
-        return str(self.root / name)
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or None if it does not exist."""
-        try:
-            return (self.root / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        self.folder = Path(folder).expanduser()
+        self.fs, self.root = file_system(os.path.abspath(self.folder))
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of files, None for those that do not exist."""
         return [self.read(name) for name in names]
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the files in a folder by name, with -1 for folders; empty if it does not exist."""
-        try:
-            with os.scandir(self.root / folder) as entries:
-                return {entry.name: entry.stat().st_size if entry.is_file() else -1 for entry in entries}
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
 
     def write(self, name: str, data: Any, sync: bool = True) -> None:
         """Write a file completely or not at all; `sync` waits for the disk, so that it survives a power failure.
 
         Errors   Refused if the disk is full or read-only
         """
-        path = self.root / name
+        path = Path(self.path(name))
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with refuse_disk_errors(self.folder):
             try:
@@ -99,26 +123,18 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
                 raise
 
-    def make_folder(self, name: str) -> None:
-        """Create a folder.
-
-        Errors   Refused if the disk is full or read-only
-        """
-        with refuse_disk_errors(self.folder):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
-
     def delete(self, names: Iterable[str]) -> None:
         """Delete files and folders that exist."""
         with refuse_disk_errors(self.folder):
             for name in names:
-                path = self.root / name
+                path = Path(self.path(name))
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
 
 
-class RemoteStore:
+class RemoteStore(Store):
     """A folder in a store, such as `s3://bucket/run`: without renaming, and with locks only by agreement."""
 
     local = False
@@ -132,22 +148,6 @@ class RemoteStore:
         self.is_exclusive = conditional or self.folder.startswith("memory:")
         """Whether the store itself refuses to create a file that exists, as S3, GCS and Azure do."""
 
-    def path(self, name: str) -> str:
-        """Return the path of a file in the file system of the store."""
-        return f"{self.root}/{name}" if name else self.root
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a file, or None if it does not exist.
-
-        Errors   Refused if the store cannot be read
-        """
-        with self._refuse_errors():
-            try:
-                self.fs.invalidate_cache()  # another process may have written the file
-                return bytes(self.fs.cat_file(self.path(name)))
-            except FileNotFoundError:
-                return None
-
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of files, which are requested at the same time; None for files that do not exist.
 
@@ -155,7 +155,7 @@ class RemoteStore:
         """
         if not names:
             return []
-        with self._refuse_errors():
+        with refuse_errors(str(self.folder)):
             self.fs.invalidate_cache()
             found = self.fs.cat([self.path(name) for name in names], on_error="return")
             found = {str(path).strip("/"): data for path, data in found.items()}
@@ -164,22 +164,6 @@ class RemoteStore:
                 if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
                     raise content
         return [None if isinstance(content, Exception) else content for content in contents]
-
-    def sizes(self, folder: str = "") -> dict[str, int]:
-        """Return the sizes of the files in a folder by name, with -1 for folders; empty if it does not exist.
-
-        Errors   Refused if the store cannot be read
-        """
-        path = self.path(folder).rstrip("/")
-        with self._refuse_errors():
-            try:
-                self.fs.invalidate_cache()
-                entries = self.fs.ls(path, detail=True)
-            except (FileNotFoundError, NotADirectoryError):
-                return {}
-        names = ((str(entry["name"]).rstrip("/").rpartition("/")[2], entry) for entry in entries)
-        inside = {name: entry for name, entry in names if str(entry["name"]).strip("/") != path.strip("/")}
-        return {name: -1 if entry["type"] == "directory" else int(entry["size"] or 0) for name, entry in inside.items()}
 
     def write(self, name: str, data: Any, sync: bool = True) -> None:
         """Write a file.
@@ -226,17 +210,6 @@ class RemoteStore:
                     with contextlib.suppress(FileNotFoundError):
                         self.fs.rm(path, recursive=True)
 
-    @contextmanager
-    def _refuse_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except PermissionError:
-            raise Refused(f"Permission denied: {self.folder}. Check the credentials and who may read it.") from None
-        except Exception as error:  # each store raises its own types of errors
-            raise Refused(f"Cannot read {self.folder}: {reason_of(error)}.") from None
-
 
 def _is_conflict(error: OSError) -> bool:
     """Return whether S3 refused a conditional write; s3fs converts only one of its answers to FileExistsError."""
@@ -244,10 +217,7 @@ def _is_conflict(error: OSError) -> bool:
     return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
-Store = LocalStore | RemoteStore
-
-
-def open_store(folder: str | Path) -> Store:
+def open_store(folder: str | Path) -> LocalStore | RemoteStore:
     """Return the store of a folder: a local path, `file://…`, or a URL that fsspec opens.
 
     Errors   Refused for an unknown protocol, or if its package is not installed

@@ -21,7 +21,7 @@ import warnings
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore, Store
+from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore, refuse_disk_errors
 
 RENEW = 5.0
 """Seconds between two writes of a lease."""
@@ -49,7 +49,7 @@ class FileLock:
             import fcntl  # not on Windows
         except ImportError:
             return
-        self._file = open(store.root / WORK / LOCK, "wb")  # noqa: SIM115  (open until the run ends)
+        self._file = open(store.path(f"{WORK}/{LOCK}"), "wb")  # noqa: SIM115  (open until the run ends)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -211,12 +211,13 @@ def _is_alive(content: bytes) -> bool | None:
         return None
 
 
-def take_lock(store: Store) -> FileLock | Lease:
+def take_lock(store: LocalStore | RemoteStore) -> FileLock | Lease:
     """Return the lock of a folder or the lease of a store, until it is released.
 
     Errors   Refused if another process writes there, or the store cannot be written
     """
     if isinstance(store, LocalStore):
-        store.make_folder(WORK)
+        with refuse_disk_errors(store.folder):
+            store.fs.makedirs(store.path(WORK), exist_ok=True)
         return FileLock(store)
     return Lease(store)

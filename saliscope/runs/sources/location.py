@@ -13,7 +13,7 @@ from typing import IO, Any
 from saliscope import install
 from saliscope.errors import Refused
 from saliscope.runs.formats import shorten
-from saliscope.runs.items import file_system, is_local
+from saliscope.runs.items import file_system, is_local, refuse_errors
 from saliscope.runs.sources.walking import list_local, list_store, walk_local, walk_store
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
@@ -165,16 +165,3 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
         names = shorten(missing, 3)
         raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
     return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
-
-
-@contextlib.contextmanager
-def refuse_errors(source: str) -> Iterator[None]:
-    """Convert errors of a file system to Refused."""
-    try:
-        yield
-    except Refused:
-        raise
-    except PermissionError as error:
-        raise Refused(f"Permission denied: {source}.") from error
-    except Exception as error:  # each file system raises its own types of errors
-        raise Refused(f"Cannot read {source}: {error or type(error).__name__}.") from error

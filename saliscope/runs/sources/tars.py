@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.runs.items import Item
-from saliscope.runs.sources.location import Location, is_image, refuse_errors
+from saliscope.runs.items import Item, refuse_errors
+from saliscope.runs.sources.location import Location, is_image
 from saliscope.runs.sources.walking import is_hidden
 
 UNPACK = {
