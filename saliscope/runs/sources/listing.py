@@ -13,7 +13,7 @@ from functools import partial
 from saliscope.errors import Refused
 from saliscope.runs.formats import plural
 from saliscope.runs.items import Item
-from saliscope.runs.sources import lists, metadata, tables, tars
+from saliscope.runs.sources import lists, tables, tars
 from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_in, with_folder_labels
 from saliscope.runs.sources.location import Location, is_image, open_location, suffix
 from saliscope.runs.sources.partitions import WHOLE, Listing, Partition
@@ -23,6 +23,10 @@ SUPPORTED = (
     "Supported: a folder of images, folder/class/…, a CSV or Parquet list with a column path, a tar of images, "
     "or a Hugging Face dataset folder."
 )
+METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+"""Files of Hugging Face image folders, which have the labels of the images next to them."""
+FILE = "file_name"
+"""The column that Hugging Face requires; other files may also be called metadata."""
 
 
 def list_items(source: str | os.PathLike[str], limit: int | None = None) -> Listing:
@@ -127,13 +131,13 @@ def _relevant(location: Location) -> Iterator[str]:
     return (
         name
         for name in location.walk()
-        if is_image(name) or suffix(name) in (*tables.SUFFIXES, ".tar") or posixpath.basename(name) in metadata.NAMES
+        if is_image(name) or suffix(name) in (*tables.SUFFIXES, ".tar") or posixpath.basename(name) in METADATA
     )
 
 
 def _small_folder(location: Location, names: list[str], images: list[str]) -> Listing:
     """List a folder at once."""
-    if listed := metadata.list_images(location, names):
+    if listed := _list_metadata(location, names):
         others = [name for name in images if location.to_text(name) not in listed]
         labels: dict[str, str] = {}
     else:
@@ -145,11 +149,34 @@ def _small_folder(location: Location, names: list[str], images: list[str]) -> Li
 def _large_folder(location: Location) -> Listing:
     """List a folder of many images lazily, but at once if it has a file with labels."""
     depth, above = find_label_depth(location)
-    if any(posixpath.basename(name) in metadata.NAMES for name in above):
+    if any(posixpath.basename(name) in METADATA for name in above):
         names = list(_relevant(location))
-        if metadata.list_images(location, names):
+        if _list_metadata(location, names):
             return _small_folder(location, names, list(filter(is_image, names)))
     return _lazy("folder", partial(_list_images, location, depth))
+
+
+def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:
+    """Return the images in the metadata files among `names` by path; empty if the files contain no labels.
+
+    Errors   Refused for a file that cannot be read, and for a file that lists none of the images next to it
+    """
+    images: dict[str, Item] = {}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if file not in METADATA or not _has_file_names(location, name):
+            continue
+        inner = Location(location.url(name), location.fs, location.path(folder).rstrip("/"), file)
+        for item in itertools.chain.from_iterable(lists.blocks(inner, file)):
+            path = posixpath.normpath(posixpath.join(folder, item.path))
+            images[path] = replace(item, path=path)
+    return images if any(item.label is not None for item in images.values()) else {}
+
+
+def _has_file_names(location: Location, name: str) -> bool:
+    if suffix(name) == ".parquet":
+        return FILE in tables.columns(location, name)
+    return FILE.encode() in location.start(name)
 
 
 def _describe_files(location: Location, names: list[str]) -> str:

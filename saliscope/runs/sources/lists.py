@@ -11,13 +11,13 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, is_local
 from saliscope.runs.sources.location import Location, is_image, suffix
-from saliscope.runs.sources.repetitions import Repetitions
 
 SUFFIXES = {".csv", ".tsv", ".txt", ".jsonl", ".parquet"}
 PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image", "image_path")
@@ -65,6 +65,26 @@ def blocks(location: Location, name: str) -> Iterator[list[Item]]:
         yield sorted(items, key=lambda item: item.path)
     if not number:
         raise Refused(f"{location.source} lists no images, only a header.")
+
+
+class Repetitions:
+    """The 64-bit hashes of all paths so far, sorted: eight bytes per path.
+
+    Two of ten million different paths have the same hash with a probability of 3 in a million.
+    """
+
+    def __init__(self) -> None:
+        self._known = np.zeros(0, np.int64)
+
+    def add(self, paths: Sequence[str]) -> int | None:
+        """Add different paths; return the index of one that was added before, or None."""
+        new = np.fromiter(map(hash, paths), np.int64, len(paths))
+        first, last = (np.searchsorted(self._known, new, side=side) for side in ("left", "right"))
+        if (first < last).any():
+            return int((first < last).argmax())
+        # Two sorted parts are merged in linear time.
+        self._known = np.sort(np.concatenate([self._known, np.sort(new)]), kind="stable")
+        return None
 
 
 def _text(location: Location, name: str) -> Iterator[Entry]:

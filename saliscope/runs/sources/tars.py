@@ -10,8 +10,7 @@ from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, refuse_errors
-from saliscope.runs.sources.location import Location, is_image
-from saliscope.runs.sources.walking import is_hidden
+from saliscope.runs.sources.location import Location, is_hidden, is_image
 
 UNPACK = {
     "gzip": "gzip -d FILE, or tar -xzf FILE",

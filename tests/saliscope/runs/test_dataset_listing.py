@@ -20,7 +20,7 @@ from saliscope.runs.items import Item
 from saliscope.runs.shards import read_manifest
 from saliscope.runs.shards.planning import plan
 from saliscope.runs.sources import list_items, listing, lists, partitions, sets
-from saliscope.runs.sources.repetitions import Repetitions
+from saliscope.runs.sources.lists import Repetitions
 from tests.saliscope.runs.test_dataset_ray import pretended, sender
 from tests.saliscope.runs.test_dataset_sources import fill as write
 from tests.saliscope.runs.test_dataset_sources import image, tar
