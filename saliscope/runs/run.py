@@ -12,6 +12,7 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -77,31 +78,24 @@ class Job:
         for number, partition in self.numbered():
             yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
 
-    def missing(self) -> Iterator[tuple[int, int, list[Item]]]:
-        """Yield shard, batch index and images of every unfinished batch.
+    def count_missing(self) -> int:
+        """Return the number of images in unfinished batches.
 
         Errors   Refused if the source has changed since the first batch was written
         """
-        for shard in self.planned():
-            for index, batch in self.shards.finished.missing(shard):
-                yield shard.number, index, batch
+        return sum(len(batch) for shard in self.planned() for _, batch in self.shards.finished.missing(shard))
 
-    def close(self, shard: int, batches: int, stamp: Stamp | None = None) -> None:
+    def close(self, shard: int, batches: int) -> None:
         """Write the Parquet file and the commit of a shard whose batches are all finished.
 
-        Args     stamp: of its images, if the source is listed here; otherwise those in the files of the batches
         Errors   Refused if the disk is full, or the store cannot be written
         """
         if not self.shards.is_committed(shard):
             self.shards.check_lock()
-            rows, stored = self.shards.merge(shard, batches)
-            counts = count_rows(stamp or stored, rows, Classes(self.model.labels))
+            rows, stamp = self.shards.merge(shard, batches)
+            counts = count_rows(stamp, rows, Classes(self.model.labels))
             self.shards.commit(shard, batches, counts)
             self.shards.add_shard(shard, counts)
-
-    def close_planned(self, shard: PlannedShard) -> None:
-        """Close a shard of this machine's own listing."""
-        self.close(shard.number, len(shard.batches), Stamp(shard.digest, shard.labels))
 
     def finished_counts(self) -> dict[str, int] | None:
         """Return the counts in the manifest of a finished run, or None.
@@ -128,7 +122,7 @@ class Job:
         if numbers is None:
             numbers = []
             for shard in self.planned():
-                self.close_planned(shard)
+                self.close(shard.number, len(shard.batches))
                 numbers.append(shard.number)
         self.shards.finished.check_end(numbers)
         found, labeled = self.shards.counts, self.shards.labeled
@@ -238,20 +232,13 @@ def load(settings: Settings) -> Model:
     return model
 
 
-@dataclass(frozen=True)
-class _HasLabel:
-    """Whether an image has a label. It is an object because it is sent to other machines."""
-
-    name: str
-    classes: Classes
-
-    def __call__(self, item: Item) -> bool:
-        wanted = self.classes.find(self.name)
-        return item.label == self.name or (wanted is not None and self.classes.find(item.label) == wanted)
+def _has_label(name: str, classes: Classes, item: Item) -> bool:
+    wanted = classes.find(name)
+    return item.label == name or (wanted is not None and classes.find(item.label) == wanted)
 
 
 def _select_label(listing: Listing, name: str, model: Model) -> Listing:
-    selected = listing.select(_HasLabel(name, Classes(model.labels)))
+    selected = listing.select(partial(_has_label, name, Classes(model.labels)))  # is sent to other machines
     if next(iter(selected), None) is None:
         labels = sorted(_first_labels(listing))
         known = f"The labels are {shorten(labels, 8)}." if labels else "The source has no labels."
@@ -296,74 +283,70 @@ def run(
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
     """
-    start = time.perf_counter()
+    return complete(
+        job, lambda: _explain(job, decode, workers, Explainer(job.model, job.settings, device), report, detail)
+    )
+
+
+def complete(job: Job, work: Callable[[], tuple[int, Sequence[int]]]) -> Summary:
+    """Write the manifest of a job after `work`, which returns the number of new images and the shards in order.
+
+    Errors   Refused if another process writes the run, or if the source has changed
+    """
+    start, new = time.perf_counter(), 0
     with job.shards.writing():
-        if (counts := job.finished_counts()) is not None:
-            return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
-        steps = _Steps(job)
-        new = _run(steps, decode, workers, Explainer(job.model, job.settings, device), report, detail)
-        counts = job.finish(time.perf_counter() - start, steps.numbers)
+        if (counts := job.finished_counts()) is None:
+            new, numbers = work()
+            counts = job.finish(time.perf_counter() - start, numbers)
     return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
 
 
-class _Steps:
-    """The unfinished batches of a job, listed as they are needed. Shards without any are closed on the way."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.numbers: list[int] = []
-        """The shards in order."""
-        self.finished = 0
-        """Images of finished batches so far; all of them from the start if the source is known."""
-        self.waiting: deque[tuple[PlannedShard, int, bool]] = deque()
-        """Shard, batch index, and whether it is the last one of its shard, of the batches that are being decoded."""
-        self.total, self.todo = job.listing.count, None
-        """The numbers of all images and of those in unfinished batches, None if the source is listed during the run."""
-        if self.total is not None:
-            self.todo = sum(len(batch) for _, _, batch in job.missing())
-            self.finished = self.total - self.todo
-
-    def batches(self) -> Iterator[list[Item]]:
-        """Yield the images of each batch. The reading processes are ahead of the batch that is explained."""
-        for shard in self.job.planned():
-            self.numbers.append(shard.number)
-            missing = self.job.shards.finished.missing(shard)
-            if self.total is None:
-                self.finished += len(shard) - sum(len(batch) for _, batch in missing)
-            if not missing:
-                self.job.close_planned(shard)
-            for index, batch in missing:
-                self.waiting.append((shard, index, index == missing[-1][0]))
-                yield batch
-
-
-def _run(
-    steps: _Steps,
+def _explain(
+    job: Job,
     decode: Decode,
     workers: int | None,
     explainer: Explainer,
     report: Report | None,
     detail: Detail | None,
-) -> int:
-    """Explain all unfinished images, and return their number."""
-    job, new = steps.job, 0
+) -> tuple[int, list[int]]:
+    """Explain all unfinished images; return their number, and the shards in order."""
+    numbers: list[int] = []
+    waiting: deque[tuple[PlannedShard, int, bool]] = deque()  # those that are being decoded: is it the last of a shard?
+    total = job.listing.count
+    todo = None if total is None else job.count_missing()
+    finished = 0 if total is None or todo is None else total - todo
+
+    def batches() -> Iterator[list[Item]]:
+        """Yield the images of each batch, listed as they are needed. Decoding is ahead of the batch explained."""
+        nonlocal finished
+        for shard in job.planned():
+            numbers.append(shard.number)
+            missing = job.shards.finished.missing(shard)
+            if total is None:
+                finished += len(shard) - sum(len(batch) for _, batch in missing)
+            if not missing:
+                job.close(shard.number, len(shard.batches))
+            for index, batch in missing:
+                waiting.append((shard, index, index == missing[-1][0]))
+                yield batch
+
     if workers is None:
-        workers = default_workers(steps.todo)
-    pin = devices.copies_asynchronously(torch.device(explainer.device))
-    if report is not None and steps.todo != 0:
-        report(steps.finished, steps.total)
-    for batch in decode_batches(steps.batches(), decode, job.model.preparation, workers, pin):
-        shard, index, is_last = steps.waiting.popleft()
+        workers = default_workers(todo)
+    pin, new = devices.copies_asynchronously(torch.device(explainer.device)), 0
+    if report is not None and todo != 0:
+        report(finished, total)
+    for batch in decode_batches(batches(), decode, job.model.preparation, workers, pin):
+        shard, index, is_last = waiting.popleft()
         rows = explainer(batch)
         job.shards.write_batch(shard.number, index, rows, Stamp.of(batch.items))
         if is_last:
-            job.close_planned(shard)
+            job.close(shard.number, len(shard.batches))
         new += len(batch.items)
         if detail is not None:
             detail(count_errors(rows), shard.number % PARTITION + 1, job.count())
         if report is not None:
-            report(steps.finished + new, steps.total)
-    return new
+            report(finished + new, total)
+    return new, numbers
 
 
 def default_workers(images: int | None) -> int:

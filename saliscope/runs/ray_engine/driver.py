@@ -38,7 +38,7 @@ def drive(pipe: Any, pickled: bytes) -> None:
         task: Task = pickle.loads(pickled)
         with connect(task.address), _watch(pipe, task.patience) as send:
             fitted = replace(task, workers=fit(task.workers), out=_shared(task.out))
-            _check_files(fitted.first())
+            _check_files(next(task.partitions[0][1](), []))
             for result in results(fitted):
                 send(result)
             send(None)

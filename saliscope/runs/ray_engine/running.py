@@ -10,7 +10,6 @@ import importlib.util
 import multiprocessing
 import sys
 import sysconfig
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,7 +27,7 @@ from saliscope.runs.decoding import Decode
 from saliscope.runs.ray_engine.driver import LOST, drive
 from saliscope.runs.ray_engine.stages import OpenShards
 from saliscope.runs.ray_engine.task import PATIENCE, End, Task, Workers
-from saliscope.runs.run import Detail, Job, Report, Summary
+from saliscope.runs.run import Detail, Job, Report, Summary, complete
 from saliscope.runs.shards.planning import PARTITION
 from saliscope.runs.sources import Partition
 
@@ -57,27 +56,26 @@ def run(
     Errors   Refused if there is no cluster, if it is too small or cannot read the images, if the disk is full, and if
              the source has changed; those of `explainers`
     """
-    start = time.perf_counter()
     if importlib.util.find_spec("ray") is None:
         raise Refused(f"The engine ray needs the package ray, which is not installed. {install.hint('ray')}.")
-    workers = workers or Workers()
-    if workers.cpus is None:
-        workers = replace(workers, cpus=1 if workers.resolve(0).gpus else torch.get_num_threads())
-    with job.shards.writing():
-        if (counts := job.finished_counts()) is not None:
-            return Summary(job.shards.folder, counts, 0, time.perf_counter() - start)
+    actors = workers or Workers()
+    if actors.cpus is None:
+        actors = replace(actors, cpus=1 if actors.resolve(0).gpus else torch.get_num_threads())
+
+    def work() -> tuple[int, list[int]]:
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
         collector, vain = Collector(job, report, detail), 0
         while partitions := collector.start():
             if vain == ATTEMPTS:
                 raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
             finished, before = job.shards.finished, collector.new
-            task = Task(job.model, job.settings, partitions, finished, decode, address, workers, patience, out)
+            task = Task(job.model, job.settings, partitions, finished, decode, address, actors, patience, out)
             for result in _receive(task):
                 collector.add(result)
             vain = vain + 1 if collector.new == before else 0
-        counts = job.finish(time.perf_counter() - start, collector.numbers())
-    return Summary(job.shards.folder, counts, collector.new, time.perf_counter() - start)
+        return collector.new, collector.numbers()
+
+    return complete(job, work)
 
 
 def _receive(task: Task) -> Iterator[dict[str, Any]]:
@@ -163,7 +161,7 @@ class Collector:
         self._ends: dict[int, End] = {}
         self._known = job.listing.count
         if self._known is not None:
-            self.finished = self._known - sum(len(items) for _, _, items in job.missing())
+            self.finished = self._known - job.count_missing()
         self._warned: set[str] = set()
 
     def start(self) -> list[tuple[int, Partition]]:
@@ -205,13 +203,13 @@ class Collector:
         if (warning := result.get("warning")) and warning not in self._warned:
             self._warned.add(warning)
             warnings.warn(warning, stacklevel=2)
-        shards = self.job.shards
+        shards, finished = self.job.shards, self.job.shards.finished
         if index >= 0:
-            if shards.has(shard, index):
+            if shard in finished.shards or index in finished.batches.get(shard, ()):
                 return
             if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
                 shards.write_batch(shard, index, result["rows"], result["stamp"])
-            shards.add_batch(shard, index, result["stamp"].digest)
+            finished.batches.setdefault(shard, {})[index] = result["stamp"].digest
             self.new += result["count"]
         if not result["closes"] and self._open.finish(result):
             self.job.close(shard, result["batches"])

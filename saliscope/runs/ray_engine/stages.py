@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import torch
 
-from saliscope.runs.decoding import DecodedBatch, ImageReader
+from saliscope.runs.decoding import ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine.task import (
     LISTING,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 GROUPS = 2000
 """Maximum number of tasks that list; if there are more partitions, a task lists several."""
 NAME = "saliscope explain"
-Rows = list[dict[str, Any]]
 
 
 def results(task: Task) -> Iterator[dict[str, Any]]:
@@ -48,15 +47,22 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     A batch has what `_describe` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
     does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
     """
-    open_shards, closing = OpenShards(), _Closing(task)
+    import ray  # ray is an extra
+
+    open_shards, closing, names = OpenShards(), list[Any](), ray.put(task.model.labels)
+    close = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
     for row in build(task).iter_rows():
-        result = pickle.loads(row["result"])
+        result = pickle.loads(row["value"])
         result["closes"] = task.out is not None
         yield result
         if result["closes"] and "left" in result and open_shards.finish(result):
-            closing.start(result["shard"], result["batches"])
-        yield from closing.results(wait=False)
-    yield from closing.results(wait=True)
+            closing.append(close.remote(task.out, result["shard"], result["batches"], names))
+        if closing:
+            done, closing = ray.wait(closing, num_returns=len(closing), timeout=0)
+            yield from ray.get(done)
+    while closing:
+        done, closing = ray.wait(closing)
+        yield from ray.get(done)
 
 
 def build(task: Task) -> Dataset:
@@ -123,13 +129,13 @@ def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], 
             try:
                 for found in list_partition(number, partition, settings, known):
                     if isinstance(found, End):
-                        yield _row(result={"end": found})
+                        yield _row({"end": found})
                     elif not found.items:
-                        yield _row(result=_describe(found))
+                        yield _row(_describe(found))
                     else:
-                        yield _row(batch=found)
+                        yield _row(found)
             except Exception as error:  # the source cannot be listed
-                yield _row(result={"error": picklable(error)})
+                yield _row({"error": picklable(error)})
 
     return list_images
 
@@ -141,24 +147,21 @@ def _describe(batch: Batch) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _row(*, batch: Any = None, decoded: Any = None, rows: Any = None, result: Any = None) -> pa.Table:
-    """Return a row of Ray Data. With only `result`, the other stages pass it on."""
-    values = {"batch": batch, "decoded": decoded, "rows": rows, "result": result}
-    packed = {name: [None if value is None else pickle.dumps(value)] for name, value in values.items()}
-    return pa.table({name: pa.array(value, pa.large_binary()) for name, value in packed.items()})
+def _row(value: Any) -> pa.Table:
+    """Return a row of Ray Data: a batch, its description with the decoded images, or a result, which others pass on."""
+    return pa.table({"value": pa.array([pickle.dumps(value)], pa.large_binary())})
 
 
-def _load(row: pa.Table, name: str) -> Any:
-    value = row[name][0]
-    return pickle.loads(value.as_buffer()) if value.is_valid else None
+def _load(row: pa.Table) -> Any:
+    return pickle.loads(row["value"][0].as_buffer())
 
 
 def _make_decoder(task: Task) -> Callable[[pa.Table], pa.Table]:
     reader = ImageReader(task.decode, task.model.preparation)
 
     def decode_images(row: pa.Table) -> pa.Table:
-        batch: Batch | None = _load(row, "batch")
-        return row if batch is None else _row(decoded=reader[batch.items], result=_describe(batch))
+        batch = _load(row)
+        return _row((_describe(batch), reader[batch.items])) if isinstance(batch, Batch) else row
 
     return decode_images
 
@@ -177,22 +180,21 @@ class Explain:
 
     def __call__(self, row: pa.Table) -> pa.Table:
         """Return the rows of a batch, or an error, which the starting process raises."""
-        decoded: DecodedBatch | None = _load(row, "decoded")
-        if decoded is None:
+        value = _load(row)
+        if not isinstance(value, tuple):
             return row
-        result = {**_load(row, "result"), "warning": self._warning}
+        result, decoded = value
         try:
             rows = self._explain(decoded)
         except Exception as error:
-            return _row(result={"error": picklable(error)})
-        stamp = Stamp.of(decoded.items)
-        result |= {"errors": count_errors(rows), "stamp": stamp, "rows": rows}
-        return _row(result=result)
+            return _row({"error": picklable(error)})
+        written = {"errors": count_errors(rows), "stamp": Stamp.of(decoded.items), "rows": rows}
+        return _row({**result, "warning": self._warning, **written})
 
 
 def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
     def write_rows(row: pa.Table) -> pa.Table:
-        result = _load(row, "result")
+        result = _load(row)
         if "rows" not in result:
             return row
         try:
@@ -200,7 +202,7 @@ def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
             files.write_batch(result["shard"], result["index"], result.pop("rows"), result["stamp"])
         except Exception as error:
             result = {"error": picklable(error)}
-        return _row(result=result)
+        return _row(result)
 
     return write_rows
 
@@ -224,32 +226,6 @@ class OpenShards:
         del self._finished[shard]
         self._complete.add(shard)
         return True
-
-
-class _Closing:
-    """Tasks that write the shards whose batches are finished."""
-
-    def __init__(self, task: Task) -> None:
-        import ray  # ray is an extra
-
-        self.out = task.out
-        self.running: list[Any] = []
-        self.remote = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
-        self.names = ray.put(task.model.labels)
-
-    def start(self, shard: int, batches: int) -> None:
-        """Write a shard."""
-        self.running.append(self.remote.remote(self.out, shard, batches, self.names))
-
-    def results(self, wait: bool) -> Iterator[dict[str, Any]]:
-        """Yield shard and commit of the shards that were written since the last call, or of all of them."""
-        import ray  # ray is an extra
-
-        while self.running:
-            done, self.running = ray.wait(self.running, timeout=None if wait else 0)
-            if not done:
-                return
-            yield from ray.get(done)
 
 
 def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[str, Any]:

@@ -85,10 +85,6 @@ class Task:
     patience: float = PATIENCE
     out: str | None = None
 
-    def first(self) -> list[Item]:
-        """Return the first images of the source."""
-        return next(self.partitions[0][1](), [])
-
 
 def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
     """Yield the unfinished batches of a partition in order, and its end.

@@ -62,11 +62,6 @@ class PlannedShard:
         return sum(map(len, self.batches))
 
     @property
-    def labels(self) -> list[str | None]:
-        """The labels of the images."""
-        return [item.label for batch in self.batches for item in batch]
-
-    @property
     def digest(self) -> str:
         """The hash of the paths and labels."""
         return digest_of(Stamp.of(batch).digest for batch in self.batches)

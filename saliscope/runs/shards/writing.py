@@ -252,17 +252,9 @@ class Shards(ShardFiles):
         except (pa.ArrowException, KeyError, ValueError, TypeError):
             return None
 
-    def has(self, shard: int, batch: int) -> bool:
-        """Return whether a batch is finished."""
-        return shard in self.finished.shards or batch in self.finished.batches.get(shard, ())
-
     def is_committed(self, shard: int) -> bool:
         """Return whether the commit of a shard exists."""
         return shard in self.finished.shards
-
-    def add_batch(self, shard: int, batch: int, digest: str) -> None:
-        """Note that a batch was written, by this process or by a worker."""
-        self.finished.batches.setdefault(shard, {})[batch] = digest
 
     def add_shard(self, shard: int, counts: Counts) -> None:
         """Note that a shard was committed, by this process or by a worker.
