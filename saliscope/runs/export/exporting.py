@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from saliscope.errors import Refused
 from saliscope.runs.export import coco, fiftyone, huggingface
-from saliscope.runs.export.heatmaps import heatmap
-from saliscope.runs.export.record import Record
+from saliscope.runs.export.record import Record, heatmap
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.results import ExportResult
 from saliscope.runs.rows import SCHEMA, map_of
@@ -23,20 +22,10 @@ ROWS = 32
 """Rows that are read at once, with their images."""
 
 
-class Writer(Protocol):
-    """Writes the records of an export."""
-
-    def add(self, record: Record) -> None:
-        """Add an image."""
-
-    def close(self) -> None:
-        """Write what is left."""
-
-
-FORMATS: dict[str, Callable[[Path, FinishedRun], Writer]] = {
-    "fiftyone": fiftyone.FiftyOneWriter,
-    "hf": huggingface.HuggingFaceWriter,
-    "coco": coco.CocoWriter,
+FORMATS: dict[str, Callable[[Path, FinishedRun, Iterable[Record]], None]] = {
+    "fiftyone": fiftyone.write,
+    "hf": huggingface.write,
+    "coco": coco.write,
 }
 
 
@@ -55,22 +44,25 @@ def export(
         raise Refused(f"{str(folder)!r} already exists and is not an empty folder. Choose another one.")
     model = run.model  # its preprocessing determines the region of a map
     written = missing = 0
-    with refuse_disk_errors(folder), _remove_unfinished(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        writer = FORMATS[to](folder, run)
+
+    def records() -> Iterator[Record]:
+        nonlocal written, missing
         for start, table in run.data.batches(SCHEMA.names, ROWS):
             for row in table.to_pylist():
                 record = None if row["error"] is not None else _record(run, row, model)
                 if record is not None:
-                    writer.add(record)
+                    yield record
                     written += 1
                 else:
                     missing += row["error"] is None
             if progress is not None:
                 progress(start + len(table), len(run.data))
+
+    with refuse_disk_errors(folder), _remove_unfinished(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        FORMATS[to](folder, run, records())
         if not written:
             raise Refused(f"None of the images of the run is in {run.source!r} anymore. Restore them there.")
-        writer.close()
     return ExportResult(folder, to, written, missing)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,39 +34,30 @@ SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()]).with_m
 )
 
 
-class HuggingFaceWriter:
-    """Writes a shard as soon as it is full."""
+def write(folder: Path, run: FinishedRun, records: Iterable[Record]) -> None:
+    """Write a shard as soon as it is full."""
+    settings, numbers = run.data.settings, itertools.count()
+    text = (
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*.parquet\n---\n"
+        f"Images with predictions of {settings.get('model')} and maps of {settings.get('method')}.\n"
+        "A pixel p of `heatmap` is heatmap_low + p / 255 * (heatmap_high - heatmap_low).\n"
+    )
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    (folder / "data").mkdir()
+    rows, size = list[dict[str, Any]](), 0
 
-    def __init__(self, folder: Path, run: FinishedRun) -> None:
-        self.folder, self.shards = folder / "data", 0
-        self.rows: list[dict[str, Any]] = []
-        self.size = 0
-        self.folder.mkdir()
-        settings = run.data.settings
-        text = (
-            "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*.parquet\n---\n"
-            f"Images with predictions of {settings.get('model')} and maps of {settings.get('method')}.\n"
-            "A pixel p of `heatmap` is heatmap_low + p / 255 * (heatmap_high - heatmap_low).\n"
-        )
-        (folder / "README.md").write_text(text, encoding="utf-8")
+    def write_shard() -> None:
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        pq.write_table(table, folder / "data" / f"train-{next(numbers):05d}.parquet", row_group_size=100)
 
-    def add(self, record: Record) -> None:
-        """Add an image."""
+    for record in records:
         found = record.heatmap
         heat = None if found is None else {"bytes": found.png(), "path": None}
         row = {**record.columns, "image": {"bytes": record.data, "path": record.row["path"]}, "heatmap": heat}
-        row |= {} if found is None else {"heatmap_low": found.low, "heatmap_high": found.high}
-        self.rows.append(row)
-        self.size += len(record.data) + (0 if heat is None else len(heat["bytes"] or b""))
-        if self.size >= SHARD:
-            self._write()
-
-    def close(self) -> None:
-        """Write the last shard."""
-        if self.rows:
-            self._write()
-
-    def _write(self) -> None:
-        table = pa.Table.from_pylist(self.rows, SCHEMA)
-        pq.write_table(table, self.folder / f"train-{self.shards:05d}.parquet", row_group_size=100)
-        self.rows, self.size, self.shards = [], 0, self.shards + 1
+        rows.append(row | ({} if found is None else {"heatmap_low": found.low, "heatmap_high": found.high}))
+        size += len(record.data) + (0 if heat is None else len(heat["bytes"] or b""))
+        if size >= SHARD:
+            write_shard()
+            rows, size = [], 0
+    if rows:
+        write_shard()
