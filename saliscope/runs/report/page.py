@@ -23,10 +23,11 @@ from saliscope.runs.run_data import RunData
 from saliscope.runs.shards import refuse_disk_errors
 
 STATIC = Path(__file__).parent / "static"
-DRAWING = Path(__file__).resolve().parents[2] / "page" / "drawing"
-"""The app's code for drawing maps, so that maps look the same in both."""
+PAGE = Path(__file__).resolve().parents[2] / "page"
+"""The app, whose code for elements and for drawing maps is used, so that maps look the same in both."""
 DRAWING_SCRIPTS = (
-    *(DRAWING / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
+    PAGE / "wire.js",
+    *(PAGE / "drawing" / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
     *(STATIC / f"{name}.js" for name in ("drawing", "tables")),
 )
 SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "selection", "embedding")))

@@ -1,37 +1,13 @@
 // Images and maps of a report or a comparison, which contains its data. The scripts are joined, see page.py.
 import { draw, view } from "../../../page/drawing/paint.js";
-
-/** Decode a base64 string to bytes; colors.js calls it. */
-function bytes(b64) {
-  const raw = atob(b64),
-    out = new Uint8Array(raw.length);
-  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
-  return out;
-}
+import { bytes, formatShare, make } from "../../../page/wire.js";
 
 export const DATA = JSON.parse(document.getElementById("data").textContent);
 export const $ = (query, within = document) => within.querySelector(query);
 export const $$ = (query, within = document) => [...within.querySelectorAll(query)];
-const digits = (share) => (share < 0.0995 && share > 0 ? 1 : 0);
-/** Return a share as a percentage, as `percent` in saliscope/percentages.py; an empty string if it is unknown. */
-export function percent(share) {
-  if (share === null || share === undefined) return "";
-  return share > 0 && share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(digits(share))}%`;
-}
 
-/** Create an element; strings are always inserted as text. */
-export function make(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") node.textContent = value;
-    else if (name === "style") node.style.cssText = value;
-    else if (value !== null && value !== undefined && value !== false) {
-      node.setAttribute(name, value === true ? "" : value);
-    }
-  }
-  node.append(...children);
-  return node;
-}
+/** Return a share as a percentage; an empty string if it is unknown. */
+export const percent = (share) => (share === null || share === undefined ? "" : formatShare(share));
 
 // Maps and images
 

@@ -1,5 +1,6 @@
 // The view of the features: one dot per image, colored by class. A rectangle selects images for the list.
-import { $, DATA, make } from "./drawing.js";
+import { make } from "../../../page/wire.js";
+import { $, DATA } from "./drawing.js";
 import { className, countValues, openAmong, order, select, whenFiltered } from "./report.js";
 
 const places = $("#places");

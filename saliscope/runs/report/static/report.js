@@ -1,5 +1,6 @@
 // The report: filters and enlarges images.
-import { $, $$, canvasOf, DATA, drawAll, drawInto, make, mapOf, percent, photo } from "./drawing.js";
+import { make } from "../../../page/wire.js";
+import { $, $$, canvasOf, DATA, drawAll, drawInto, mapOf, percent, photo } from "./drawing.js";
 
 const PAGE = 60;
 
@@ -29,7 +30,7 @@ export let order = [];
 let drawn = 0;
 
 /** Fill a list of options with names, each with its number of images. */
-function fill(name, counts, titleOf = (each) => each) {
+function fillOptions(name, counts, titleOf = (each) => each) {
   const list = form.elements[name];
   list.closest("label").hidden = !counts.size; // hide a filter without options
   for (const [each, count] of [...counts].sort((a, b) => titleOf(a[0]).localeCompare(titleOf(b[0])))) {
@@ -122,9 +123,13 @@ function filter() {
   for (const call of whenFiltered) call();
 }
 
-fill("class", countValues(DATA.images.map(className)));
-fill("prediction", countValues(DATA.images.map((entry) => entry.prediction)));
-fill("finding", countValues(DATA.images.flatMap((entry) => entry.findings)), (code) => DATA.findings[code] || code);
+fillOptions("class", countValues(DATA.images.map(className)));
+fillOptions("prediction", countValues(DATA.images.map((entry) => entry.prediction)));
+fillOptions(
+  "finding",
+  countValues(DATA.images.flatMap((entry) => entry.findings)),
+  (code) => DATA.findings[code] || code,
+);
 form.addEventListener("input", filter);
 form.addEventListener("reset", () => {
   selected = null;
@@ -174,9 +179,9 @@ async function redraw() {
 }
 
 function details(entry) {
-  const parts = [make("div", { class: "bars" })];
+  const bars = make("div", { class: "bars" });
   for (const [name, share] of entry.top) {
-    parts[0].append(
+    bars.append(
       make("span", { text: name }),
       make("span", { text: percent(share) }),
       make("i", { style: `--p:${(100 * share).toFixed(1)}%` }),
@@ -192,23 +197,11 @@ function details(entry) {
     ["Relevance at the border", percent(entry.border)],
   ];
   for (const [name, value] of rows) if (value) facts.append(make("dt", { text: name }), make("dd", { text: value }));
-  parts.push(facts, ...entry.texts.map((text) => make("p", { class: "note", text })));
+  const parts = [bars, facts, ...entry.texts.map((text) => make("p", { class: "note", text }))];
   if (entry.link) {
-    parts.push(
-      make(
-        "p",
-        {},
-        make("a", { href: entry.link, target: "_blank", rel: "noopener", text: "Open in the app" }),
-        ...(entry.known
-          ? []
-          : [
-              make("span", {
-                class: "small",
-                text: " The app must be started with this run: see the note above the images.",
-              }),
-            ]),
-      ),
-    );
+    const link = make("a", { href: entry.link, target: "_blank", rel: "noopener", text: "Open in the app" });
+    const needed = " The app must be started with this run: see the note above the images.";
+    parts.push(make("p", {}, link, entry.known ? "" : make("span", { class: "small", text: needed })));
   }
   return parts;
 }

@@ -1,5 +1,6 @@
 // Download the listed images as CSV.
-import { $, DATA, make } from "./drawing.js";
+import { downloadFile } from "../../../page/wire.js";
+import { $, DATA } from "./drawing.js";
 import { order } from "./report.js";
 
 /** Quote a value for CSV. A spreadsheet must not run a text as a formula, so such a text starts with an apostrophe. */
@@ -19,8 +20,6 @@ function asCsv(entries) {
 }
 
 $("#csv").addEventListener("click", () => {
-  const file = new Blob(["\ufeff", asCsv(order.map((k) => DATA.images[k]))], { type: "text/csv;charset=utf-8" });
-  const link = make("a", { href: URL.createObjectURL(file), download: "images.csv" });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  const texts = ["\ufeff", asCsv(order.map((k) => DATA.images[k]))];
+  downloadFile(new Blob(texts, { type: "text/csv;charset=utf-8" }), "images.csv");
 });

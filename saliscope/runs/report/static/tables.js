@@ -1,5 +1,6 @@
 // Sort the tables of a page, and mark the section that is read in the navigation.
-import { $, $$, make } from "./drawing.js";
+import { make } from "../../../page/wire.js";
+import { $, $$ } from "./drawing.js";
 
 /** Sort the rows of a table by a column, by number or else by text; rows without a value come last. */
 function sortBy(header, index) {
