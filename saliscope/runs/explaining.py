@@ -15,7 +15,7 @@ from explainers import Similarity, declared_score, probabilities_of
 from saliscope.errors import Refused
 from saliscope.runs.decoding import DecodedBatch
 from saliscope.runs.items import Item, reason_of
-from saliscope.runs.sentences import embed, find_sentences, target_of
+from saliscope.runs.sentences import embed, find_sentences
 from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Classes, Settings
 from saliscope.zoo import Model, devices, text
 
@@ -45,16 +45,19 @@ class Explainer:
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long
         self.steady: dict[str, Any] = {"batch_size": max(1, ROWS // self.settings.batch_size)} if long else {}
-        self.vectors = embed(self.model, self.sentences)
-        self.fixed = self._fixed_target()
-
-    def _fixed_target(self) -> int | Similarity | None:
-        """Return the class or the similarity that all maps explain, or None if the class depends on the image.
-
-        Errors   Refused for a class that the network does not have, or two equal sentences
-        """
+        self.vectors: list[Tensor] = []
+        self.fixed: int | Similarity | None = None
+        """The class or the similarity that all maps explain, or None if the class depends on the image."""
         if self.sentences:
-            return target_of(self.vectors, self.sentences)
+            self.vectors, self.fixed = embed(self.model, self.sentences)
+        else:
+            self.fixed = self._fixed_class()
+
+    def _fixed_class(self) -> int | None:
+        """Return the class that all maps explain, or None if it depends on the image.
+
+        Errors   Refused for a class that the network does not have
+        """
         name = self.settings.target
         if name in (PREDICTED, LABEL):
             return None
@@ -108,19 +111,12 @@ class Explainer:
             return self._selected_rows(images, items)
         except (Refused, MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception:  # the network is the user's own code
-            rows = [self._row_or_error(images[k : k + 1], item) for k, item in enumerate(items)]
-        if any(row is not None and "error" in row for row in rows):
+        except Exception as error:  # the network is the user's own code
+            if len(items) > 1:
+                parts = [self._rows_or_errors(images[k : k + 1], [item]) for k, item in enumerate(items)]
+                return [row for part in parts for row in part]
             self.check()  # raises if other images fail too, for example because the device does not respond
-        return rows
-
-    def _row_or_error(self, image: Tensor, item: Item) -> dict[str, Any] | None:
-        try:
-            return self._selected_rows(image, [item])[0]
-        except (Refused, MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            return _error_row(item, f"Cannot explain the image: {reason_of(error)}.")
+            return [_error_row(items[0], f"Cannot explain the image: {reason_of(error)}.")]
 
     def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         if self.settings.where != WRONG:

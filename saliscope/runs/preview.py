@@ -16,7 +16,6 @@ from saliscope.runs.formats import by_size
 from saliscope.runs.report.images import small
 from saliscope.runs.results import table
 from saliscope.runs.rows import map_of
-from saliscope.zoo import Preparation
 from saliscope.zoo.model import upright
 
 SHOWN = 6
@@ -49,14 +48,9 @@ def _draw(run: FinishedRun, row: dict[str, Any], signed: bool) -> Image.Image | 
         height, width = values.shape
         image = Image.new("RGB", (SIDE, max(1, round(SIDE * height / width))), "gray")
     else:
-        image = _crop(image, preparation)
+        image = preparation.crop(upright(image))
+        image.thumbnail((SIDE, SIDE))
     return overlay(image, values, signed=signed)
-
-
-def _crop(image: Image.Image, preparation: Preparation) -> Image.Image:
-    cropped = preparation.crop(upright(image))
-    cropped.thumbnail((SIDE, SIDE))
-    return cropped
 
 
 def _figure(row: dict[str, Any], image: Image.Image | None) -> str:

@@ -33,22 +33,14 @@ def find_sentences(settings: Settings, model: Model) -> Sentences | None:
     return found
 
 
-def embed(model: Model, sentences: Sentences | None) -> list[Tensor]:
-    """Return the embeddings of the sentences; empty for a network with classes.
+def embed(model: Model, sentences: Sentences) -> tuple[list[Tensor], Similarity]:
+    """Return the embeddings of the sentences, and the target for them.
 
-    Errors   Refused for a sentence that the text encoder cannot embed
+    Errors   Refused for a sentence that the text encoder cannot embed, and for two with the same embedding
     """
     with _refuse_bad_sentences():
-        return [text.embedding(model, sentence) for sentence in sentences.listed] if sentences else []
-
-
-def target_of(vectors: list[Tensor], sentences: Sentences) -> Similarity:
-    """Return the target for the embeddings of the sentences.
-
-    Errors   Refused for two sentences with the same embedding
-    """
-    with _refuse_bad_sentences():
-        return text.target_of(vectors, sentences)
+        vectors = [text.embedding(model, sentence) for sentence in sentences.listed]
+        return vectors, text.target_of(vectors, sentences)
 
 
 @contextmanager

@@ -39,16 +39,12 @@ def refuse_disk_errors(folder: str | Path) -> Iterator[None]:
             raise
         why = os.strerror(number) if local and number else reason_of(error)
         why = "Permission denied" if isinstance(error, PermissionError) else why
-        raise Refused(f"Cannot write to {str(folder)!r} ({why}). {_advice(folder)}") from None
+        advice = "Check the name and the credentials, or choose another folder. Finished batches are kept."
+        advice = "Choose another folder." if local else advice
+        raise Refused(f"Cannot write to {str(folder)!r} ({why}). {advice}") from None
 
 
-def _advice(folder: str | Path) -> str:
-    if is_local(str(folder)):
-        return "Choose another folder."
-    return "Check the name and the credentials, or choose another folder. Finished batches are kept."
-
-
-class Store:
+class _Folder:
     """A folder in a file system: what local folders and stores have in common."""
 
     local: bool
@@ -90,7 +86,7 @@ class Store:
         return {name: -1 if entry["type"] == "directory" else int(entry["size"] or 0) for name, entry in inside.items()}
 
 
-class LocalStore(Store):
+class LocalStore(_Folder):
     """A local folder. Files are written under a temporary name and renamed, so that existing files are complete."""
 
     local = True
@@ -134,7 +130,7 @@ class LocalStore(Store):
                     path.unlink(missing_ok=True)
 
 
-class RemoteStore(Store):
+class RemoteStore(_Folder):
     """A folder in a store, such as `s3://bucket/run`: without renaming, and with locks only by agreement."""
 
     local = False
@@ -217,7 +213,10 @@ def _is_conflict(error: OSError) -> bool:
     return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
 
 
-def open_store(folder: str | Path) -> LocalStore | RemoteStore:
+Store = LocalStore | RemoteStore
+
+
+def open_store(folder: str | Path) -> Store:
     """Return the store of a folder: a local path, `file://…`, or a URL that fsspec opens.
 
     Errors   Refused for an unknown protocol, or if its package is not installed

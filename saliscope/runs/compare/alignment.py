@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from saliscope.runs import formats
 from saliscope.runs.compare.agreement import WHOLE, Box, Frame
 from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.rows import Floats
 from saliscope.zoo import Preparation
 
 SHAPES = ((1000, 1000), (1600, 1000), (1000, 1600), (3000, 1000))
@@ -62,32 +65,18 @@ def align(a: FinishedRun, b: FinishedRun) -> Alignment:
 
 def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:
     """Return the common part of two crops as fractions of each, or None if it depends on the shape of the image."""
-    found = [_common(a.window(*shape), b.window(*shape)) for shape in SHAPES]
-    if any(each is None for each in found):
+    found = [_common(np.array(a.window(*shape)), np.array(b.window(*shape))) for shape in SHAPES]
+    known = np.array([boxes for boxes in found if boxes is not None])  # [shapes, runs, edges]
+    if len(known) < len(found) or (np.abs(known - known[0]) > NEAR).any():
         return None
-    known = [each for each in found if each is not None]
-    first = known[0]
-    for other in known[1:]:
-        pairs = zip([*first[0], *first[1]], [*other[0], *other[1]], strict=True)
-        if any(abs(one - two) > NEAR for one, two in pairs):
-            return None
-    boxes = [WHOLE if all(abs(x - y) < NEAR for x, y in zip(box, WHOLE, strict=True)) else box for box in first]
-    return boxes[0], boxes[1]
+    first, second = (WHOLE if np.all(np.abs(box - WHOLE) < NEAR) else tuple(box.tolist()) for box in known[0])
+    return first, second
 
 
-def _common(a: Box, b: Box) -> tuple[Box, Box] | None:
-    """Return the intersection of two windows as fractions of each, or None if it is empty."""
-    left, top, right, bottom = max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
-    if left >= right or top >= bottom:
+def _common(a: Floats, b: Floats) -> Floats | None:
+    """Return the intersection of two windows [2, edges] as fractions of each, or None if it is empty."""
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
+    if (low >= high).any():
         return None
-
-    def inside(window: Box) -> Box:
-        width, height = window[2] - window[0], window[3] - window[1]
-        return (
-            max(0.0, (left - window[0]) / width),
-            max(0.0, (top - window[1]) / height),
-            min(1.0, (right - window[0]) / width),
-            min(1.0, (bottom - window[1]) / height),
-        )
-
-    return inside(a), inside(b)
+    parts = [np.array([low - each[:2], high - each[:2]]) / (each[2:] - each[:2]) for each in (a, b)]
+    return np.clip(parts, 0, 1).reshape(2, 4)

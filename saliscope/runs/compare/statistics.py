@@ -54,7 +54,7 @@ def paired_difference(gained: int, lost: int, count: int) -> tuple[float, float,
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of a quantity over `count` images with its 95% bootstrap interval, and its 5%, 50% and 95% quantiles.
+    """The mean of a quantity over `count` images with its 95% bootstrap interval.
 
     The bounds are NaN for fewer than `FEWEST` images.
     """
@@ -63,7 +63,6 @@ class Mean:
     value: float
     low: float
     high: float
-    quantiles: tuple[float, float, float]
 
 
 class Distribution:
@@ -94,9 +93,4 @@ class Distribution:
         centers, shares = self.sums[used] / self.counts[used], self.counts[used] / count
         drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
         low, high = np.quantile(drawn @ centers / count, (0.025, 0.975)) if count >= FEWEST else (np.nan, np.nan)
-        places = np.searchsorted(np.cumsum(self.counts[used]), [0.05 * count, 0.5 * count, 0.95 * count])
-        quantiles = centers[np.minimum(places, len(centers) - 1)]
-        value = float(self.sums.sum() / count)
-        return Mean(
-            count, value, float(low), float(high), (float(quantiles[0]), float(quantiles[1]), float(quantiles[2]))
-        )
+        return Mean(count, float(self.sums.sum() / count), float(low), float(high))

@@ -18,7 +18,7 @@ from explainers import Evaluation, find_metric
 from saliscope.errors import Refused
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.rows import map_of
-from saliscope.runs.sentences import embed, find_sentences, target_of
+from saliscope.runs.sentences import embed, find_sentences
 from saliscope.runs.stores import open_store
 from saliscope.zoo import devices
 
@@ -60,7 +60,7 @@ def evaluate(
             )
     rows = _sample(finished_run, images, seed)
     sentences = find_sentences(finished_run.settings, finished_run.model)
-    similarity = target_of(embed(finished_run.model, sentences), sentences) if sentences else None
+    similarity = embed(finished_run.model, sentences)[1] if sentences else None
     place = devices.choose(device)
     if warning := devices.compare(finished_run.model, place):
         warnings.warn(warning, stacklevel=2)

@@ -81,15 +81,12 @@ class FinishedRun:
             return None
         if data is None:
             return None
-        digest = self._digest(path) if digest is None else digest
+        digest = self._rows.find(path, "sha256") if digest is None else digest
         return data if digest == hashlib.sha256(data).hexdigest() else None
 
     @cached_property
     def _rows(self) -> RowIndex:
         return RowIndex(self.data, "path")
-
-    def _digest(self, path: str) -> str | None:
-        return self._rows.find(path, "sha256")
 
     @cached_property
     def _digests(self) -> RowIndex:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import zipfile
 from collections.abc import Iterator
@@ -28,8 +27,7 @@ def build_wheel(folder: Path) -> Path:
     info = f"saliscope-{version}.dist-info"
     files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: saliscope\nVersion: {version}\n".encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: saliscope\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    record = "".join(f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in files.items())
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    files[f"{info}/RECORD"] = b""  # pip lists what it installs
     path = folder / f"saliscope-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name, content in files.items():
@@ -46,7 +44,3 @@ def _files() -> Iterator[tuple[str, bytes]]:
             inside = path.relative_to(folder)
             if path.is_file() and not {"__pycache__", "_models", "_assets"} & set(inside.parts):
                 yield f"{prefix}/{inside.as_posix()}", path.read_bytes()
-
-
-def _digest(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

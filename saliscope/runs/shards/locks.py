@@ -21,7 +21,7 @@ import warnings
 from typing import Any
 
 from saliscope.errors import Refused
-from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore, refuse_disk_errors
+from saliscope.runs.stores import LOCK, WORK, LocalStore, RemoteStore, Store, refuse_disk_errors
 
 RENEW = 5.0
 """Seconds between two writes of a lease."""
@@ -211,7 +211,7 @@ def _is_alive(content: bytes) -> bool | None:
         return None
 
 
-def take_lock(store: LocalStore | RemoteStore) -> FileLock | Lease:
+def take_lock(store: Store) -> FileLock | Lease:
     """Return the lock of a folder or the lease of a store, until it is released.
 
     Errors   Refused if another process writes there, or the store cannot be written

@@ -30,7 +30,7 @@ class Listing:
     @classmethod
     def of(cls, items: list[Item], kind: str) -> Listing:
         """Return the listing of images that are all known."""
-        return cls((partial(_list_known, items),), kind, items)
+        return cls((partial(iter, [items]),), kind, items)
 
     @property
     def items(self) -> list[Item]:
@@ -67,10 +67,6 @@ class Listing:
             if not limit:
                 break
         return replace(self, partitions=tuple(parts))
-
-
-def _list_known(items: list[Item]) -> Iterator[list[Item]]:
-    yield items
 
 
 def _select(partition: Partition, keep: Callable[[Item], bool]) -> Iterator[list[Item]]:
