@@ -11,6 +11,7 @@ import numpy as np
 from saliscope.runs.items import Item
 from saliscope.runs.run_data import RunData
 from saliscope.runs.sources import lists, tables, tars
+from saliscope.runs.sources.listing import file_kind
 from saliscope.runs.sources.location import open_location, suffix
 
 ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
@@ -53,12 +54,7 @@ class Finder:
         if not location.is_file:
             is_list = location.matches and all(suffix(name) in lists.SUFFIXES for name in location.matches)
             return "list" if is_list and not tables.with_images(location, list(location.matches or ())) else "folder"
-        start = location.start(location.name)
-        if tars.is_tar(start):
-            return "tar"
-        if tables.is_table(start):
-            return "table" if tables.has_images(location, location.name) else "list"
-        return "list" if suffix(location.name) in lists.SUFFIXES or lists.is_text(start) else "folder"
+        return file_kind(location, location.start(location.name)) or ""
 
     def find(self, path: str) -> Item | None:
         """Return the image with this path; it may have been deleted."""

@@ -11,19 +11,8 @@ import numpy as np
 from saliscope.errors import Refused
 from saliscope.runs import formats
 from saliscope.runs.report import answers, images, links, metadata
-from saliscope.runs.report.analysis import (
-    calibration,
-    embedding,
-    hierarchy,
-    label_errors,
-    shortcuts,
-    slices,
-    summary,
-)
-from saliscope.runs.report.analysis import (
-    clusters as grouping,
-)
-from saliscope.runs.report.analysis.clusters import Cluster, find_clusters
+from saliscope.runs.report.analysis import calibration, embedding, hierarchy, label_errors, shortcuts, slices, summary
+from saliscope.runs.report.analysis.clusters import LEAST, MOST_CLASSES, Cluster, find_clusters
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.map_pass import MAPS, Coverage, Region, displayed, grid_size, read_all
@@ -43,8 +32,8 @@ GROUPS = 60
 PAIRS = 200
 """Maximum number of confusions in the table."""
 LIMITS = {
-    "clusters": grouping.LEAST,
-    "classes": grouping.MOST_CLASSES,
+    "clusters": LEAST,
+    "classes": MOST_CLASSES,
     "shortcuts": shortcuts.MANY,
     "slices": slices.LEAST,
     "errors": label_errors.LEAST,
@@ -112,30 +101,22 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
     content: dict[str, Any] = {
         "page": page,
-        "columns": columns,
-        "manifest": manifest,
-        "settings": data.settings,
-        "only_wrong": page.only_wrong,
+        "results": found,
         "by_size": by_size,
         "limits": LIMITS,
         "accuracy": summary.accuracy(columns),
-        "classes": sorted(rows, key=lambda row: (row.rate.value if row.rate else 2.0, row.name)),
+        "classes": sorted(rows, key=lambda row: (row["rate"].value if row["rate"] else 2.0, row["name"])),
         "answers": [(each, _images_of(page, each.rows)) for each in found.answers.all[: answers.SHOWN]],
         "more_answers": found.answers.all[answers.SHOWN :],
-        "answered": found.answers,
         "regions": [_region(name, region, rows) for name, region in page.all_maps.regions.items()],
-        "confusions": found.confusions,
         "findings": findings,
-        "means": [(row, page.add_map(row.mean)) for row in rows if row.mean is not None],
+        "means": [(row, page.add_map(row["mean"])) for row in rows if row["mean"] is not None],
         "tested": shortcuts.count_tested(page.maps, found.clusters, page.classes, found.candidates),
         **_clusters(page, found.clusters, found.candidates),
         **_mistakes(page, mistakes),
         "evaluation": _evaluation(data),
-        "calibration": found.calibration,
-        "slices": found.slices,
         "ancestors": ancestors,
         "median_size": hierarchy.median_size(ancestors or []),
-        "errors": errors,
         "error_rows": [row for row in error_rows if row in page.shown],
         "unreadable": summary.unreadable(columns),
         "devices": sorted(
@@ -146,16 +127,16 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     }
     images_data = _images(page, page.all_maps.regions["border"].shares, found.clusters)
     places = page.features.places() if page.features else []
-    titles = {row.code: row.title for row in findings}
+    titles = {row["code"]: row["title"] for row in findings}
     content["data"] = {
         "images": images_data, "places": places, "maps": page.packed_maps, "findings": titles, "unit": unit
     }  # fmt: skip
     return content | {"has_places": bool(places), "unit": unit}
 
 
-def _region(name: str, region: Region, rows: list[summary.ClassRow]) -> dict[str, Any]:
+def _region(name: str, region: Region, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a row of the table of regions; `high` and `low` are share and name of the extreme classes, or None."""
-    known = sorted((share, row.name) for row in rows if (share := row.shares[name]) is not None)
+    known = sorted((share, row["name"]) for row in rows if (share := row["shares"][name]) is not None)
     return {
         **REGIONS[name],
         "mean": summary.mean(region.shares),

@@ -66,25 +66,34 @@ def _as_text(item: Item) -> Item:
 def _list_file(location: Location, name: str) -> Listing:
     """List the images in a single file. Its kind is detected from its first bytes; its name only matters for text."""
     start = location.start(name)
-    if tables.is_table(start):
-        if tables.has_images(location, name):
-            return list_set("huggingface", location, [name])
-        return _lazy("list", partial(_list_entries, location, name))
-    if tars.is_tar(start):
+    kind, packed = file_kind(location, start), tars.compression(start)
+    if kind == "table":
+        return list_set("huggingface", location, [name])
+    if kind == "tar":
         return Listing.of(with_folder_labels(tars.members(location, name)), "tar")
-    packed = tars.compression(start)
+    if kind == "image":
+        return Listing.of([Item(name, None, location.url(name))], "folder")
+    if kind == "list":
+        return _lazy("list", partial(_list_entries, location, name))
     if packed:
         raise Refused(
             f"{location.source} is compressed ({packed}), so its images cannot be read one by one. "
             f"Unpack it ({tars.UNPACK[packed].replace('FILE', location.name)}), and pass the tar or folder."
         )
-    if is_image(name):
-        return Listing.of([Item(name, None, location.url(name))], "folder")
-    if not start:
-        raise Refused(f"{location.source} is an empty file. {SUPPORTED}")
-    if suffix(name) in lists.SUFFIXES or lists.is_text(start):
-        return _lazy("list", partial(_list_entries, location, name))
-    raise Refused(f"{location.source} is not a supported file. {SUPPORTED}")
+    raise Refused(f"{location.source} is {'not a supported' if start else 'an empty'} file. {SUPPORTED}")
+
+
+def file_kind(location: Location, start: bytes) -> str | None:
+    """Return the kind of a single file that starts with these bytes, or None if it is not supported."""
+    if tables.is_table(start):
+        return "table" if tables.has_images(location, location.name) else "list"
+    if tars.is_tar(start):
+        return "tar"
+    if tars.compression(start):
+        return None
+    if is_image(location.name):
+        return "image"
+    return "list" if start and (suffix(location.name) in lists.SUFFIXES or lists.is_text(start)) else None
 
 
 def _lazy(kind: str, partition: Partition) -> Listing:

@@ -54,7 +54,8 @@ def _list_file(kind: str, location: Location, name: str, first: str, depth: int 
         folder, _, own = name.rpartition("/")
         inner = Location(location.source, location.fs, location.path(folder).rstrip("/"), own)
         for block in lists.blocks(inner, own):
-            yield _sorted(replace(item, path=_join(folder, item.path)) for item in block)
+            paths = (posixpath.normpath(posixpath.join(folder, i.path)) if is_local(i.path) else i.path for i in block)
+            yield _sorted(replace(item, path=path) for item, path in zip(block, paths, strict=True))
     elif kind == "tar":
         items = tars.members(location, name, prefix=name + "/")
         if depth is not None:
@@ -67,10 +68,6 @@ def _list_file(kind: str, location: Location, name: str, first: str, depth: int 
 
 def _sorted(items: Iterable[Item]) -> list[Item]:
     return sorted(items, key=lambda item: item.path)
-
-
-def _join(folder: str, path: str) -> str:
-    return posixpath.normpath(posixpath.join(folder, path)) if is_local(path) else path
 
 
 def _once(location: Location, items: list[Item]) -> list[Item]:

@@ -57,13 +57,9 @@ def unit_table(
         columns = units.mean.tolist(), units.sparsity.tolist(), units.dead.tolist()
         for channel, (mean, sparsity, dead, others, name) in enumerate(zip(*columns, near, found, strict=True)):
             row = {"layer": layer, "channel": channel, "mean": mean, "sparsity": sparsity, "dead": dead}
-            row["nearest"] = others
-            rows.append(row | dict(zip(("name", "auc", "low", "high", "count"), _test(name), strict=True)))
+            row |= {key: getattr(name, key, None) for key in ("name", "auc", "low", "high", "count")}
+            rows.append(row | {"nearest": others})
     return pa.Table.from_pylist(rows, UNIT_SCHEMA)
-
-
-def _test(name: UnitName | None) -> tuple[Any, ...]:
-    return (None,) * 5 if name is None else (name.name, name.auc, name.low, name.high, name.count)
 
 
 def nearest_units(activations: Tensor) -> list[list[int] | None]:

@@ -80,29 +80,24 @@ class Candidate:
         return self.pattern is not None and len(self.members) >= MANY and self.others_alike <= OTHERS
 
 
-@dataclass(frozen=True)
-class Tested:
-    """How many of the explained `classes` were tested for shortcuts.
+def count_tested(
+    maps: Maps, clusters: list[Cluster], classes: list[str], candidates: list[Candidate]
+) -> dict[str, int]:
+    """Return how many of the explained `classes` were `tested` for shortcuts.
 
-    Of the others, `unread` had too few images that are still available, and all others too few maps. `largest` is the
-    number of maps of the largest class, of `maps` maps with relevance.
+    Those have clusters, and enough maps of other classes to compare with. Of the others, `unread` had too few images
+    that are still available, and all others too few maps. `largest` is the number of maps of the largest class, of
+    `maps` maps with relevance.
     """
-
-    classes: int
-    tested: int
-    unread: int
-    largest: int
-    maps: int
-
-
-def count_tested(maps: Maps, clusters: list[Cluster], classes: list[str], candidates: list[Candidate]) -> Tested:
-    """Return how many classes were tested: those with clusters and enough maps of other classes to compare with."""
     usable = np.asarray(np.isfinite(pool_maps(maps)).all((1, 2)))
     counts = Counter(name for name, is_usable in zip(classes, usable.tolist(), strict=True) if is_usable)
     total = counts.total()
     enough = {cluster.name for cluster in clusters if total - counts[cluster.name] >= MANY}
     unread = sum(not candidate.others for candidate in candidates if candidate.name in enough)
-    return Tested(len(counts), len(enough) - unread, unread, max(counts.values(), default=0), total)
+    largest = max(counts.values(), default=0)
+    return {
+        "classes": len(counts), "tested": len(enough) - unread, "unread": unread, "largest": largest, "maps": total
+    }  # fmt: skip
 
 
 def describe(box: Box) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,25 +52,6 @@ class Rate:
         return float(bounds.low), float(bounds.high)
 
 
-@dataclass(frozen=True, eq=False)
-class ClassRow:
-    """A row of the table of classes: the images with this label, or without labels, the images explained as this class.
-
-    `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
-    frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
-    map `[h, w]` of `maps` maps.
-    """
-
-    name: str
-    images: int
-    rate: Rate | None
-    probability: float | None
-    confused: tuple[str, int] | None
-    shares: Mapping[str, float | None]
-    maps: int
-    mean: Floats | None = field(repr=False)
-
-
 @dataclass(frozen=True)
 class Pair:
     """`count` images of `label` that are predicted as `prediction`, their `share`, and their mean probability."""
@@ -80,17 +61,6 @@ class Pair:
     count: int
     share: float
     probability: float | None
-
-
-@dataclass(frozen=True)
-class FindingRow:
-    """The number of images with a finding, and its first message."""
-
-    code: str
-    title: str
-    count: int
-    share: float
-    example: str
 
 
 def accuracy(columns: Columns) -> Rate | None:
@@ -106,8 +76,13 @@ def unreadable(columns: Columns) -> list[dict[str, Any]]:
     return list(found.sort_by([("path_count", "descending")]).to_pylist())
 
 
-def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
-    """Return the classes sorted by name."""
+def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
+    """Return the classes sorted by name: the images with this label, or without labels, those explained as this class.
+
+    `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
+    frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
+    map `[h, w]` of `maps` maps.
+    """
     shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
     table = columns.table.select(["probability", "label_index"])
     code = np.where(columns.readable, columns.groups.codes, -1)
@@ -125,18 +100,18 @@ def class_rows(columns: Columns, maps: MapPass) -> list[ClassRow]:
     for each in found.filter(pc.field("code") >= 0).to_pylist():
         count = _labeled(columns, each)
         rows.append(
-            ClassRow(
-                columns.groups.values[each["code"]],
-                each["count_all"],
-                Rate(count - each["wrong_sum"], count) if count else None,
-                each["probability_mean"],
-                confused.get(each["code"]),
-                {region: each[f"share_{region}_mean"] for region in maps.regions},
-                maps.counts.get(each["code"], 0),
-                maps.means.get(each["code"]),
-            )
+            {
+                "name": columns.groups.values[each["code"]],
+                "images": each["count_all"],
+                "rate": Rate(count - each["wrong_sum"], count) if count else None,
+                "probability": each["probability_mean"],
+                "confused": confused.get(each["code"]),
+                "shares": {region: each[f"share_{region}_mean"] for region in maps.regions},
+                "maps": maps.counts.get(each["code"], 0),
+                "mean": maps.means.get(each["code"]),
+            }
         )
-    return sorted(rows, key=lambda row: row.name)
+    return sorted(rows, key=lambda row: row["name"])
 
 
 def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
@@ -189,8 +164,8 @@ def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
     return [int(row) for row in rows[order[:count]]]
 
 
-def finding_rows(columns: Columns) -> list[FindingRow]:
-    """Return the findings, the most frequent first; an image counts once for each."""
+def finding_rows(columns: Columns) -> list[dict[str, Any]]:
+    """Return the findings with the first message of each, the most frequent first; an image counts once for each."""
     lists, texts = columns.table["findings"].combine_chunks(), columns.table["finding_texts"]
     pairs = pa.table({"row": pc.list_parent_indices(lists), "code": lists.flatten()})
     each = pairs.group_by(["row", "code"], use_threads=False).aggregate([]).group_by("code", use_threads=False)
@@ -200,7 +175,8 @@ def finding_rows(columns: Columns) -> list[FindingRow]:
         code, first, count = found["code"], found["row_min"], found["row_count"]
         messages = zip(lists[first].as_py(), texts[first].as_py() or [], strict=False)
         example = next((text for name, text in messages if name == code), "")
-        rows.append(FindingRow(code, title(code), count, count / readable, example))
+        row = {"code": code, "title": title(code), "count": count, "share": count / readable, "example": example}
+        rows.append(row)
     return rows
 
 
