@@ -24,10 +24,9 @@ import torch
 from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
-from saliscope.runs.explaining import Explainer
+from saliscope.runs.explaining import Explainer, find_sentences
 from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
-from saliscope.runs.sentences import find_sentences
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
 from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan

@@ -9,7 +9,7 @@ import numpy as np
 
 from explainers import holm
 from saliscope.runs.compare import statistics, texts
-from saliscope.runs.compare.alignment import Alignment
+from saliscope.runs.compare.agreement import Alignment
 from saliscope.runs.compare.comparing import CHANGED, GAINED, LOST, MAPS, ONLY_A, ONLY_B, Comparison, Shown
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report import images

@@ -10,7 +10,7 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.compare import texts
-from saliscope.runs.compare.alignment import Alignment, align
+from saliscope.runs.compare.agreement import Alignment, align
 from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparer, Comparison
 from saliscope.runs.compare.content import gather
 from saliscope.runs.compare.pairing import PATH

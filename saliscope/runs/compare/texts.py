@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from saliscope.runs.compare import statistics
-from saliscope.runs.compare.alignment import Alignment
+from saliscope.runs.compare.agreement import Alignment
 from saliscope.runs.compare.comparing import Comparison
 from saliscope.runs.formats import p_value, percent, plural
 from saliscope.runs.report.analysis.summary import Rate

@@ -16,9 +16,9 @@ import torch
 import explainers
 from explainers import Evaluation, find_metric
 from saliscope.errors import Refused
+from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.rows import map_of
-from saliscope.runs.sentences import embed, find_sentences
 from saliscope.runs.stores import open_store
 from saliscope.zoo import devices
 

@@ -7,6 +7,6 @@ batches are not computed again. Ray repeats tasks and restarts actors if a worke
 """
 
 from saliscope.runs.ray_engine.running import run
-from saliscope.runs.ray_engine.task import Workers
+from saliscope.runs.ray_engine.stages import Workers
 
 __all__ = ["Workers", "run"]

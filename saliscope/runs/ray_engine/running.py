@@ -25,8 +25,7 @@ from saliscope import install, resources
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
 from saliscope.runs.ray_engine.driver import LOST, drive
-from saliscope.runs.ray_engine.stages import OpenShards
-from saliscope.runs.ray_engine.task import PATIENCE, End, Task, Workers
+from saliscope.runs.ray_engine.stages import PATIENCE, End, OpenShards, Task, Workers
 from saliscope.runs.run import Detail, Job, Report, Summary, complete
 from saliscope.runs.shards.planning import PARTITION
 from saliscope.runs.sources import Partition

@@ -30,8 +30,17 @@ from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units.reading import FORMAT, METADATA
-from saliscope.runs.units.synthesis import add_images, to_webp
-from saliscope.runs.units.tables import PHOTOS, TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
+from saliscope.runs.units.tables import (
+    PHOTOS,
+    TOP,
+    UNITS,
+    add_images,
+    add_thumbnails,
+    to_parquet,
+    to_webp,
+    top_table,
+    unit_table,
+)
 from saliscope.zoo import devices
 from saliscope.zoo.weights import weights_hash
 

@@ -1,11 +1,11 @@
-"""The tables of an index: the channels with their names, and their strongest images with thumbnails."""
+"""The tables of an index: the channels with their names and synthetic images, and their strongest images."""
 
 from __future__ import annotations
 
 import functools
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from PIL import Image
 from pyarrow import parquet as pq
 from torch import Tensor
 
-from explainers import TopImages, UnitIndex, UnitName, name_units
+from explainers import TopImages, UnitIndex, UnitName, feature_visualization, name_units, unit
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
 from saliscope.runs.report.analysis.hierarchy import tree
@@ -22,7 +22,7 @@ from saliscope.runs.run import Report
 from saliscope.runs.settings import Classes, is_imagenet
 
 if TYPE_CHECKING:
-    from saliscope.zoo import Preparation
+    from saliscope.zoo import Model, Preparation
 
 UNITS, TOP, PHOTOS = "units.parquet", "top.parquet", "photos.parquet"
 ACTIVATION, EFFECT = "activation", "effect"
@@ -32,7 +32,9 @@ QUALITY = 85
 PHOTO, PHOTO_QUALITY, PHOTO_BYTES = 128, 80, 2**25
 """Pixels of the longer side of a whole photo, its quality as JPEG, and the bytes that all photos may have."""
 BATCH = 16
-"""Images that are read at once for thumbnails."""
+"""Images that are read at once for thumbnails, and units that are optimized together."""
+STEPS, SYNTHETIC_QUALITY = 48, 60
+"""Steps of the optimization of synthetic images, and their quality as WebP."""
 NEAREST = 5
 """Similar units that are listed for each unit."""
 DICTIONARY = 2**30
@@ -212,3 +214,39 @@ UNIT_SCHEMA = pa.schema(
         *(("high", pa.float64()), ("count", pa.int64()), ("nearest", pa.list_(pa.int32()))),
     ]
 )
+
+
+def add_images(
+    model: Model, layer: str, channels: int, side: int, done: Tensor | None, keep: Callable[[Tensor], object]
+) -> Tensor:
+    """Return an image of each channel of a layer, [K, C, side, side] in 0 to 255.
+
+    Args     done: images of the first channels, from a stopped call
+             keep: called after each batch with the images so far; an exception in it stops the work
+    """
+    mean, std = model.preparation.mean, model.preparation.std
+    images = torch.zeros(0, model.channels, side, side, dtype=torch.uint8) if done is None else done
+    while len(images) < channels:
+        batch = range(len(images), min(channels, len(images) + BATCH))
+        target = unit(layer, list(batch))
+        found = feature_visualization(
+            model.network, target, mean=mean, std=std, size=(side, side), images=len(batch), steps=STEPS
+        )
+        images = torch.cat([images, (255 * found.images.cpu()).round().to(torch.uint8)])
+        keep(images)
+    return images
+
+
+def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
+    """Return images [K, C, H, W] as WebP files, None for dead channels, whose images mean nothing."""
+    files: list[bytes | None] = []
+    for image, is_dead in zip(images, dead, strict=True):
+        if is_dead:
+            files.append(None)
+            continue
+        buffer = io.BytesIO()
+        Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()).save(
+            buffer, "WEBP", quality=SYNTHETIC_QUALITY, method=6
+        )
+        files.append(buffer.getvalue())
+    return files

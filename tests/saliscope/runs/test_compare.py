@@ -17,8 +17,7 @@ from pyarrow import parquet as pq
 from explainers import holm, rank_correlation
 from saliscope.errors import Refused
 from saliscope.runs.compare import write
-from saliscope.runs.compare.agreement import Frame, compare_maps, top_overlap
-from saliscope.runs.compare.alignment import align, common_boxes
+from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
 from saliscope.runs.compare.comparing import Comparer, Comparison
 from saliscope.runs.compare.pairing import pair as pair_rows
 from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference

@@ -23,8 +23,8 @@ from saliscope.runs import ray_engine, shards
 from saliscope.runs.decoding import ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine import Workers, running, stages
-from saliscope.runs.ray_engine.task import Batch, End, list_partition, picklable
-from saliscope.runs.ray_engine.wheel import build_wheel
+from saliscope.runs.ray_engine.driver import build_wheel
+from saliscope.runs.ray_engine.stages import Batch, End, list_partition, picklable
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.shards.writing import ShardFiles

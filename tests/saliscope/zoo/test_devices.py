@@ -18,7 +18,7 @@ from saliscope.page.panel import preprocessing
 from saliscope.runs import run
 from saliscope.runs.finished.evaluation import evaluate
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.ray_engine.task import Workers
+from saliscope.runs.ray_engine.stages import Workers
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo import ModelUnavailable, devices, variants
