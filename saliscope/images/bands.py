@@ -31,15 +31,6 @@ WRONG_COUNT = (
     "This network needs {channels} bands, but the image has {bands}. Use a TIFF or NPY file with {channels} bands."
 )
 NPZ = "This is an NPZ archive. Save the array of the image as NPY with numpy.save."
-NOT_READ = (
-    "This TIFF encoding is not supported. Save the file uncompressed or with Deflate or LZW, with values of 8, 16 or "
-    "32 bits, or as NPY."
-)
-UNKNOWN = "Unknown bands '{requested}': the image has bands 1 to {count}. Using the default instead: {used}."
-DIM = (
-    ". All values are therefore close to 0; if the network was trained on another scale, save the image as floats from "
-    "0 to 1 on that scale"
-)
 LUMINANCE = (0.299, 0.587, 0.114)
 """Weights of red, green and blue for grayscale conversion in Pillow."""
 LOW, HIGH = 2, 98
@@ -145,7 +136,10 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
     if _is_ordinary_image(page, len(layers), channels):
         return None
     if not all(layer.readable for layer in layers):
-        raise Refused(NOT_READ)
+        raise Refused(
+            "This TIFF encoding is not supported. Save the file uncompressed or with Deflate or LZW, with values of 8, "
+            "16 or 32 bits, or as NPY."
+        )
     count = page.samples * len(layers)
     values = count * page.height * page.width
     assert page.dtype is not None
@@ -184,7 +178,8 @@ def choose_bands(requested: str, count: int, channels: int | None) -> tuple[tupl
         red, green, blue = (known[part] for part in parts)
         return (red, green, blue), ""
     used = ",".join(map(str, default))
-    return default, UNKNOWN.format(requested=numbers[:40], count=count, used=used)
+    known_bands = f"the image has bands 1 to {count}. Using the default instead: {used}."
+    return default, f"Unknown bands '{numbers[:40]}': {known_bands}"
 
 
 def _describe_use(channels: int, count: int) -> str:
@@ -215,7 +210,11 @@ def scale_values(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     if raw:
         return floats, f"values {span} are unchanged, because the network's mean and std are in that unit{gaps}"
     if top:
-        dark = DIM if 0 < highest < DARK * top else ""
+        dark = (
+            ". All values are therefore close to 0; if the network was trained on another scale, save the image as "
+            "floats from 0 to 1 on that scale"
+        )
+        dark = dark if 0 < highest < DARK * top else ""
         return floats / np.float32(top), f"values {span} are divided by {top:,}, the largest value of the type{dark}"
     if lowest >= 0 and highest <= 1:
         return floats, f"values {span} are unchanged{gaps}"

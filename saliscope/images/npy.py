@@ -22,15 +22,6 @@ DAMAGED = "This NPY file is damaged or truncated. Save it again with numpy.save.
 NO_NUMBERS = (
     "This NPY file does not contain numbers. Save the image with numpy.save as uint8, uint16, int16 or float32."
 )
-NOT_AN_IMAGE = (
-    "The array has shape {shape}, but an image has [height, width], [height, width, bands] or [bands, height, width]."
-)
-AMBIGUOUS = (
-    "The array has shape {shape}, so its first or its last axis could be the bands. Save it as [bands, height, width] "
-    "with a width that differs from the number of bands."
-)
-TOO_MANY = "The image has {bands} bands. The maximum is {limit}."
-TOO_LARGE = "The image has {values} values (width x height x bands). The maximum is {limit} million."
 
 
 def read(data: bytes, channels: int | None) -> np.ndarray:
@@ -49,7 +40,10 @@ def read(data: bytes, channels: int | None) -> np.ndarray:
     if dtype.str[1:] not in KINDS:
         raise Refused(NO_NUMBERS)
     if len(shape) not in (2, 3) or min(shape) < 1:
-        raise Refused(NOT_AN_IMAGE.format(shape=list(shape)[:8]))
+        raise Refused(
+            f"The array has shape {list(shape)[:8]}, but an image has [height, width], [height, width, bands] or "
+            "[bands, height, width]."
+        )
     start, values = file.tell(), math.prod(shape)
     axis = _bands(shape, channels)
     check_size(1 if axis is None else shape[axis], values, values * dtype.itemsize)
@@ -66,11 +60,11 @@ def check_size(bands: int, values: int, size: int) -> None:
     Errors   Refused
     """
     if bands > limits.BANDS:
-        raise Refused(TOO_MANY.format(bands=bands, limit=limits.BANDS))
+        raise Refused(f"The image has {bands} bands. The maximum is {limits.BANDS}.")
     if values > limits.BAND_VALUES or size > limits.BAND_BYTES:
         most = min(limits.BAND_VALUES, limits.BAND_BYTES * values // size)
         count = f"{values:,}" if values < 10**12 else "more than 10^12"  # a header can have hundreds of digits
-        raise Refused(TOO_LARGE.format(values=count, limit=most // 10**6))
+        raise Refused(f"The image has {count} values (width x height x bands). The maximum is {most // 10**6} million.")
 
 
 def _bands(shape: tuple[int, ...], channels: int | None) -> int | None:
@@ -81,5 +75,8 @@ def _bands(shape: tuple[int, ...], channels: int | None) -> int | None:
     if len(matching) == 1:
         return matching[0]
     if matching or shape[0] == shape[2]:
-        raise Refused(AMBIGUOUS.format(shape=list(shape)))
+        raise Refused(
+            f"The array has shape {list(shape)}, so its first or its last axis could be the bands. Save it as [bands, "
+            "height, width] with a width that differs from the number of bands."
+        )
     return 0 if shape[0] < shape[2] else 2

@@ -34,10 +34,6 @@ from saliscope.images import parts, pixels, tiff
 Check = Callable[[], None]
 """Raises an error if decoding takes too long."""
 
-TOO_LARGE = (
-    "The image has {width} x {height} pixels. The maximum for {kind} is {limit} million, because {reason}. Save it as "
-    "{remedy}."
-)
 NO_PARTS, TOO_LONG = "such a file cannot be read in parts", "decoding it takes too long"
 STRIP = 4_000_000
 """Approximate pixels of a strip."""
@@ -119,8 +115,10 @@ def _reduce_strips(
 
 def _refusal(image: Image.Image, most: float, kind: str, remedy: str, reason: str = NO_PARTS) -> Refused:
     """Return the error for an image with more pixels than the limit of its kind."""
-    about = {"width": image.width, "height": image.height, "limit": int(most) // 10**6}
-    return Refused(TOO_LARGE.format(kind=kind, reason=reason, remedy=remedy, **about))
+    return Refused(
+        f"The image has {image.width} x {image.height} pixels. The maximum for {kind} is {int(most) // 10**6} million, "
+        f"because {reason}. Save it as {remedy}."
+    )
 
 
 def check_whole(image: Image.Image) -> None:

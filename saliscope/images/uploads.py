@@ -39,22 +39,12 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.
 _NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
 _CHOOSE = f"Choose an image in {_NAMES} format."
 
-NOTHING = f"No image. {_CHOOSE}"
 NOT_FOUND = "The image is no longer on the server. Upload it again."
-FOLDER = f"This is a folder, not an image. {_CHOOSE}"
-EMPTY = f"The file is empty. {_CHOOSE}"
-TOO_HEAVY = "The file has {megabytes:.1f} MB. The maximum is {limit} MB. Save a smaller copy, for example as JPEG."
-TOO_LARGE = "The image has {width} x {height} pixels. The maximum is {limit} million pixels. Save a smaller copy."
 TOO_MUCH_MEMORY = (
     "Decoding the image needs more than {limit} MB of memory. Save a smaller copy, or save it as a plain JPEG or PNG."
 )
-TOO_LARGE_UNSEEN = "The image has too many pixels. The maximum is {limit} million. Save a smaller copy."
-TOO_NARROW = "The image has {width} x {height} pixels. One side may be at most {limit} times the other. Crop it."
 TOO_SLOW = "Decoding the image takes too long. Save it again as a plain JPEG or PNG."
-NOT_AN_IMAGE = "This file is {kind}, which is not supported. {choose}"
-DAMAGED = "This {kind} image is damaged or truncated. Save or download it again, or choose another one."
 FOREIGN = "Only images that were uploaded here can be opened. Upload the file first."
-LINK = "Links are not supported. Download the image and upload the file."
 
 NOTES = {
     "animated": "The file is an animation. Its first frame is used.",
@@ -128,7 +118,7 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     check_length(data)
     kind = _match(data, _SIGNATURES)
     if kind is None or (kind == "AVIF" and "AVIF" not in FORMATS):
-        raise Refused(NOT_AN_IMAGE.format(kind=_describe(data), choose=_CHOOSE))
+        raise Refused(f"This file is {_describe(data)}, which is not supported. {_CHOOSE}")
     if _is_slow(kind, data):
         raise Refused(TOO_SLOW)
     with decoding(kind):
@@ -147,9 +137,12 @@ def decoding(kind: str) -> Iterator[None]:
     except MemoryError:
         raise Refused(TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Refused(TOO_LARGE_UNSEEN.format(limit=limits.PIXELS // 10**6)) from None
+        most = limits.PIXELS // 10**6
+        raise Refused(f"The image has too many pixels. The maximum is {most} million. Save a smaller copy.") from None
     except Exception as error:  # decoders raise many types of errors for damaged files
-        raise Refused(DAMAGED.format(kind=kind)) from error
+        raise Refused(
+            f"This {kind} image is damaged or truncated. Save or download it again, or choose another one."
+        ) from error
 
 
 def large_image_lock(values: int) -> contextlib.AbstractContextManager[object]:
@@ -205,7 +198,7 @@ def _check_name(path: Any) -> None:
     if not isinstance(path, (str, os.PathLike)):
         raise Refused(FOREIGN)
     if "://" in str(path) or str(path).startswith("data:"):
-        raise Refused(LINK)
+        raise Refused("Links are not supported. Download the image and upload the file.")
 
 
 class _Timeout(Exception):
@@ -231,12 +224,12 @@ def read(source: Any) -> bytes:
     Errors   Refused for a file that cannot be read, and for a file above the limit
     """
     if source is None or source == "":
-        raise Refused(NOTHING)
+        raise Refused(f"No image. {_CHOOSE}")
     _check_name(source)
     try:
         status = os.stat(source)
         if stat.S_ISDIR(status.st_mode):
-            raise Refused(FOLDER)
+            raise Refused(f"This is a folder, not an image. {_CHOOSE}")
         if not stat.S_ISREG(status.st_mode):  # a pipe would block, a device would be endless
             raise Refused(FOREIGN)
         if status.st_size > limits.FILE:
@@ -255,14 +248,15 @@ def check_length(data: bytes) -> None:
     Errors   Refused
     """
     if not data:
-        raise Refused(EMPTY)
+        raise Refused(f"The file is empty. {_CHOOSE}")
     if len(data) > limits.FILE:
         raise Refused(too_large_file(len(data)))
 
 
 def too_large_file(size: int) -> str:
     """Return the message for a file of too many bytes."""
-    return TOO_HEAVY.format(megabytes=math.ceil(size / limits.MB * 10) / 10, limit=limits.FILE // limits.MB)
+    megabytes, limit = math.ceil(size / limits.MB * 10) / 10, limits.FILE // limits.MB
+    return f"The file has {megabytes:.1f} MB. The maximum is {limit} MB. Save a smaller copy, for example as JPEG."
 
 
 def _is_slow(kind: str, data: bytes) -> bool:
@@ -381,10 +375,11 @@ def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:
 
     Errors   Refused
     """
+    size = f"The image has {width} x {height} pixels."
     if width * height > most:
-        raise Refused(TOO_LARGE.format(width=width, height=height, limit=most // 10**6))
+        raise Refused(f"{size} The maximum is {most // 10**6} million pixels. Save a smaller copy.")
     if max(width, height) > limits.RATIO * min(width, height):
-        raise Refused(TOO_NARROW.format(width=width, height=height, limit=limits.RATIO))
+        raise Refused(f"{size} One side may be at most {limits.RATIO} times the other. Crop it.")
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
