@@ -61,6 +61,16 @@ def unpack(maps: Sequence[bytes], height: int, width: int) -> NDArray[np.float64
     return np.frombuffer(b"".join(maps), "<f2").reshape(len(maps), height, width).astype(float)
 
 
+def maps_of(table: pa.Table) -> Floats:
+    """Return the maps [n, h, w] of the rows of a table, which all have maps of one size.
+
+    Errors   Refused, as `unpack`
+    """
+    height, width = (table[name][0].as_py() for name in ("map_height", "map_width"))
+    scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
+    return unpack(table["map"].to_pylist(), height, width) * scales[:, None, None]
+
+
 def map_of(row: Mapping[str, Any]) -> NDArray[np.float32]:
     """Return the map [h, w] of a row as float32.
 

@@ -17,7 +17,7 @@ from explainers import rank_correlation
 from saliscope.runs import formats
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report.analysis.maps import MOST, pool
-from saliscope.runs.rows import Floats, unpack
+from saliscope.runs.rows import Floats, maps_of
 from saliscope.zoo import Preparation
 
 TOP = 0.1
@@ -76,11 +76,7 @@ def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Fra
 
 def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:
     """Return maps of a table on a grid, `[n, h, w]`, all of one original size; NaN for a map that is not finite."""
-    part = table.take(rows)
-    height, width = part["map_height"][0].as_py(), part["map_width"][0].as_py()
-    values = unpack(part["map"].to_pylist(), height, width)
-    scales = np.array([1.0 if scale is None else scale for scale in part["map_scale"].to_pylist()])
-    values = values * scales[:, None, None]
+    values = maps_of(table.take(rows))
     broken = ~np.isfinite(values).all((1, 2))
     values = np.where(broken[:, None, None], 0.0, np.abs(values) if frame.by_size else values)
     pooled = pool(values, size, frame.box)

@@ -1,24 +1,42 @@
-"""Write a comparison: a page, and a Parquet file with one row per image."""
+"""Write a comparison: a page, and a Parquet file with one row per image. The template `compare.html` has the texts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from pyarrow import parquet as pq
 
+from explainers import holm
 from saliscope.errors import Refused
-from saliscope.runs.compare import texts
+from saliscope.runs.compare import comparing, statistics, texts
 from saliscope.runs.compare.agreement import Alignment, align
-from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparer, Comparison
-from saliscope.runs.compare.content import gather
+from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparer, Comparison, Shown
 from saliscope.runs.compare.pairing import PATH
-from saliscope.runs.compare.statistics import mcnemar
 from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.report import images
+from saliscope.runs.report.analysis.maps import MOST, pack, pool
+from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.report.page import DRAWING_SCRIPTS, render
 from saliscope.runs.results import ComparisonResult
+from saliscope.runs.rows import map_of
 from saliscope.runs.shards import refuse_disk_errors
+from saliscope.zoo import Model
+
+CLASSES, TRANSITIONS = 300, 100
+"""Maximum number of rows of the tables; the Parquet file has all images."""
+KINDS = {
+    comparing.GAINED: ("Gained", "wrong in A and correct in B, the most confident in B first"),
+    comparing.LOST: ("Lost", "correct in A and wrong in B, the most confident in B first"),
+    comparing.CHANGED: (
+        "Other changes",
+        "another prediction in B that is wrong in both runs, or without a label in both runs",
+    ),
+    comparing.MAPS: ("Largest disagreements of maps", "same prediction, lowest rank correlation of the maps first"),
+}
 
 
 def write(
@@ -73,8 +91,108 @@ def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path
         correct_b=correct_b,
         gained=gained,
         lost=lost,
-        p=mcnemar(gained, lost) if labeled else None,
+        p=statistics.mcnemar(gained, lost) if labeled else None,
         rank_correlation=None if mean is None else mean.value,
         changes=dict(result.changes),
         sentences=texts.sentences(result, alignment),
     )
+
+
+def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment, table: str) -> dict[str, Any]:
+    """Return the variables of the template, and the data of its script."""
+    pictures = _Pictures(runs)
+    counts = {**result.changes, comparing.MAPS: int(result.correlation.counts.sum())}
+    kinds = [
+        {"id": name, "title": title, "order": order, "count": counts[name], "cards": pictures.cards(result.shown[name])}
+        for name, (title, order) in KINDS.items()
+        if counts.get(name)
+    ]
+    transitions = sorted(result.transitions.items(), key=lambda item: (-item[1], str(item[0])))
+    return {
+        "names": [_name(run) for run in runs],
+        "folders": [str(run.data.folder) for run in runs],
+        "table_name": table,
+        "result": result,
+        "only": [result.changes[name] for name in (comparing.ONLY_A, comparing.ONLY_B)],
+        "changed": Rate(result.compared - result.agree, result.compared) if result.compared else None,
+        "totals": {name: result.total(name) for name in ("labeled", "gained", "lost")},
+        "mean": result.correlation.mean(),
+        "texts": texts,
+        "lines": [*texts.accuracy_lines(result), *texts.map_lines(result, alignment)],
+        "classes": class_rows(result),
+        "most_classes": CLASSES,
+        "transitions": transitions[:TRANSITIONS],
+        "kinds": kinds,
+        "manifests": [run.data.manifest for run in runs],
+        "counts": [f"{len(run.data):,}" for run in runs],
+        "pictures": pictures,
+        "data": {"images": pictures.images, "maps": pictures.maps},
+    }
+
+
+def _name(run: FinishedRun) -> str:
+    settings = run.data.settings
+    layer = f" at {settings['layer']}" if settings.get("layer") else ""
+    return f"{settings.get('model', 'unknown model')}, {settings.get('method', 'unknown method')}{layer}"
+
+
+def class_rows(result: Comparison) -> list[dict[str, Any]]:
+    """Return the counts of each label with p-values and intervals, the lowest p-value first.
+
+    Classes with gained or lost images are tested (`p`, or None), and their p-values are adjusted. `bounds` are the
+    difference of the accuracies and its interval, or None without labels.
+    """
+    rows = sorted(result.classes.to_pylist(), key=lambda row: row["name"])
+    tested = [row for row in rows if row["gained"] + row["lost"]]
+    for row in rows:
+        gained, lost, labeled = row["gained"], row["lost"], row["labeled"]
+        row["bounds"] = statistics.paired_difference(gained, lost, labeled) if labeled else None
+        row["p"] = None
+    p_values = holm([statistics.mcnemar(row["gained"], row["lost"]) for row in tested])
+    for row, p in zip(tested, p_values, strict=True):
+        row["p"] = p
+    return sorted(rows, key=lambda row: (2.0 if row["p"] is None else row["p"], -row["changed"]))
+
+
+class _Pictures:
+    """The images and maps on the page. `missing` of the `requested` images are not available."""
+
+    def __init__(self, runs: Sequence[FinishedRun]) -> None:
+        self.runs = runs
+        self.images: list[dict[str, Any]] = []
+        self.maps: list[dict[str, Any]] = []
+        self.models = [run.try_model() for run in runs]
+        self.missing = self.requested = 0
+
+    def cards(self, shown: Sequence[Shown]) -> list[dict[str, Any]]:
+        """Return the rows of the table with the indices of their images and maps."""
+        tables = [run.data.take([each.rows[k] for each in shown]).to_pylist() for k, run in enumerate(self.runs)]
+        return [self._card(each.row, rows) for each, *rows in zip(shown, *tables, strict=True)]
+
+    def _card(self, row: dict[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        found = (run.image(each["path"], each["sha256"]) for run, each in zip(self.runs, records, strict=True))
+        image = next(filter(None, found), None)
+        self.requested += 1
+        self.missing += image is None
+        figures = [
+            {"run": letter.upper(), "prediction": row[f"prediction_{letter}"], "correct": record["correct"]}
+            | {"probability": record["probability"], **self._figure(image, record, model)}
+            for letter, record, model in zip("ab", records, self.models, strict=True)
+        ]
+        return {**row, "photo": self._photo(image, None), "figures": figures}
+
+    def _figure(self, image: Any, record: dict[str, Any], model: Model | None) -> dict[str, Any]:
+        if record["map"] is None:
+            return {"map": None, "photo": None}
+        stored = map_of(record)
+        values = np.where(np.isfinite(stored), stored, 0.0).astype(np.float64)
+        self.maps.append(pack(pool(values, (min(MOST, values.shape[0]), min(MOST, values.shape[1])))))
+        photo = None if model is None else self._photo(image, model)
+        return {"map": len(self.maps) - 1, "photo": photo, "low": float(values.min()), "high": float(values.max())}
+
+    def _photo(self, image: Any, model: Model | None) -> int | None:
+        if image is None:
+            return None
+        data, width, height = images.small(images.crop(image, model), images.budget(300))
+        self.images.append({"image": data, "w": width, "h": height})
+        return len(self.images) - 1

@@ -66,7 +66,6 @@ class Answers:
     all: list[Answer]
     tested: list[str]
     trial: Trial | None
-    random: RandomLabels | None
 
     @property
     def rows(self) -> list[int]:
@@ -116,7 +115,7 @@ class _Search:
         self._find_confusion()
         self._find_miscalibration()
         self.found.sort(key=lambda each: (not each.is_fault, -each.count))
-        return Answers(self.found, self._list_tests(trial), trial, self.random)
+        return Answers(self.found, self._list_tests(trial), trial)
 
     def _find_unreadable(self) -> None:
         """Images that cannot be read, in a folder if most of them are there. A few elsewhere are an observation."""

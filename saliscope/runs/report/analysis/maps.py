@@ -17,7 +17,7 @@ import pyarrow as pa
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.runs.rows import Floats, Integers, unpack
+from saliscope.runs.rows import Floats, Integers, maps_of
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
@@ -58,14 +58,12 @@ def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
     rows = np.flatnonzero(has_map)
     if not len(rows):
         return Maps(rows, np.zeros((0, *size)), np.zeros((0, *size)))
-    scales = np.asarray(table["map_scale"].cast("float64").fill_null(1.0))
     values = np.zeros((len(rows), *size))
     shapes = np.stack([heights, widths], axis=1)[rows]
     for height, width in np.unique(shapes, axis=0).tolist():
         same = np.flatnonzero((shapes == (height, width)).all(1))
         for part in np.array_split(same, max(1, -(-len(same) * height * width // CELLS))):
-            array = unpack(table["map"].take(rows[part]).to_pylist(), height, width)
-            array *= scales[rows[part]][:, None, None]
+            array = maps_of(table.take(rows[part]))
             array = np.where(np.isfinite(array), array, 0.0)
             values[part] = pool(np.abs(array) if by_size else array, size)
     return Maps(rows, values, shares(values))
