@@ -56,8 +56,6 @@ class Candidate:
 
     name: str
     """The class."""
-    clusters: tuple[int, ...]
-    """Indices of the clusters."""
     box: Box
     members: Integers
     """Maps of the class whose images have the pattern, or the maps of the clusters if images were not compared."""
@@ -123,8 +121,8 @@ def find_candidates(
     for name in dict.fromkeys(cluster.name for cluster in clusters):
         in_class = names == name
         own, other = np.flatnonzero(usable & in_class), np.flatnonzero(usable & ~in_class)
-        numbered = [(number, cluster) for number, cluster in enumerate(clusters) if cluster.name == name]
-        candidate = _find_candidate(sums, boxes, numbered, other) if len(other) else None
+        own_clusters = [cluster for cluster in clusters if cluster.name == name]
+        candidate = _find_candidate(sums, boxes, own_clusters, other) if len(other) else None
         if candidate is not None:
             inside = sums[:, boxes.index(candidate.box)]
             candidates.append(_compare_images(candidate, inside, own, other, crop))
@@ -145,35 +143,19 @@ def _squares(grid: Floats) -> tuple[Floats, list[Box]]:
     return np.stack(sums, axis=1) if sums else np.zeros((len(grid), 0)), boxes
 
 
-def _find_candidate(
-    sums: Floats, boxes: list[Box], numbered: list[tuple[int, Cluster]], other: Integers
-) -> Candidate | None:
+def _find_candidate(sums: Floats, boxes: list[Box], clusters: list[Cluster], other: Integers) -> Candidate | None:
     """Return the area where clusters of the class differ most from other classes."""
-    elsewhere = sums[other].mean(0)
-    of = sum(len(cluster.members) for _, cluster in numbered)
-    best: Candidate | None = None
+    elsewhere = sums[other].mean(0).tolist()
+    of = sum(len(cluster.members) for cluster in clusters)
+    found = []
     for index, box in enumerate(boxes):
-        chosen = [
-            pair for pair in numbered if _stands_out(float(sums[pair[1].members, index].mean()), elsewhere[index])
-        ]
-        members = np.concatenate([cluster.members for _, cluster in chosen]) if chosen else np.array([], dtype=np.int64)
-        if len(members) < max(MANY, PART * of):
-            continue
-        relevance = float(sums[members, index].mean())
-        candidate = Candidate(
-            numbered[0][1].name, tuple(n for n, _ in chosen), box, members, of, relevance, float(elsewhere[index])
-        )
-        if best is None or _weight(candidate) > _weight(best):
-            best = candidate
-    return best
-
-
-def _stands_out(relevance: float, elsewhere: float) -> bool:
-    return relevance >= SMALL and elsewhere <= OTHERS * relevance
-
-
-def _weight(candidate: Candidate) -> float:
-    return len(candidate.members) * (candidate.relevance - candidate.elsewhere)
+        shares = [(cluster.members, float(sums[cluster.members, index].mean())) for cluster in clusters]
+        chosen = [part for part, share in shares if share >= SMALL and elsewhere[index] <= OTHERS * share]
+        members = np.concatenate([np.zeros(0, dtype=np.int64), *chosen])
+        if len(members) >= max(MANY, PART * of):
+            relevance = float(sums[members, index].mean())
+            found.append(Candidate(clusters[0].name, box, members, of, relevance, elsewhere[index]))
+    return max(found, key=lambda each: len(each.members) * (each.relevance - each.elsewhere), default=None)
 
 
 def _compare_images(
