@@ -26,25 +26,22 @@ export function mapOf(k) {
 const loading = new Map();
 const loaded = new Map();
 
+function load(source) {
+  return new Promise((done) => {
+    const image = new Image();
+    image.onload = () => done(image);
+    image.onerror = () => done(null);
+    if (source) image.src = source;
+    else done(null);
+  });
+}
+
 /** Return a promise of image number k, or of null if the image is not available. */
 export function photo(k) {
   if (!loading.has(k)) {
-    const source = DATA.images[k].image;
-    const keep = (image) => {
-      loaded.set(k, image);
-      return image;
-    };
-    loading.set(
-      k,
-      source
-        ? new Promise((done) => {
-            const image = new Image();
-            image.onload = () => done(keep(image));
-            image.onerror = () => done(keep(null));
-            image.src = source;
-          })
-        : Promise.resolve(keep(null)),
-    );
+    const image = load(DATA.images[k].image);
+    image.then((found) => loaded.set(k, found));
+    loading.set(k, image);
   }
   return loading.get(k);
 }
