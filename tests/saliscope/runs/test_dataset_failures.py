@@ -27,7 +27,7 @@ from saliscope.cli.stopping import StopOnTerminate, Terminated
 from saliscope.errors import Refused
 from saliscope.runs import items, stores
 from saliscope.runs.shards import open_run
-from saliscope.runs.sources import list_items, sets
+from saliscope.runs.sources import list_items, listing
 from tests.saliscope.runs.test_dataset_cli import command
 from tests.saliscope.runs.test_dataset_stores import COUNT, child, expected, explain, few, model, rows, source
 
@@ -168,7 +168,7 @@ def test_image_that_vanishes_after_it_is_listed_is_a_row_with_an_error(few, mode
 
 
 def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sets, "FILES", 1)
+    monkeypatch.setattr(listing, "FILES", 1)
     (tmp_path / "tars").mkdir()
     for number in range(3):
         with tarfile.open(tmp_path / "tars" / f"{number}.tar", "w") as tar:
@@ -188,7 +188,7 @@ def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
 
 
 def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sets, "FILES", 1)
+    monkeypatch.setattr(listing, "FILES", 1)
     folder, images = tmp_path / "tables", [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
     folder.mkdir()
 

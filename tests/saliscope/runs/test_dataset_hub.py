@@ -16,7 +16,6 @@ import pytest
 
 from saliscope.errors import Refused
 from saliscope.runs import sources
-from saliscope.runs.sources import sets
 from tests.saliscope.runs.test_dataset_ray import explain, model, rows, write_tables
 
 __all__ = ["model"]  # a fixture
@@ -92,7 +91,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_tables_of_a_hub_are_partitions(hub, source, model, tmp_path, monkeypatch):
     """A table is requested in its turn. Oracle: the same tables on this machine."""
     explain(str(hub.folder / "data"), tmp_path / "local", model)
-    monkeypatch.setattr(sets, "FILES", 2)
+    monkeypatch.setattr("saliscope.runs.sources.listing.FILES", 2)
     listing = sources.list_items(f"hf://datasets/me/data{source}")
     hub.requested.clear()
     assert len(listing.partitions) == 3 and sum(map(len, listing.partitions[1]())) == 16

@@ -19,7 +19,7 @@ from saliscope.runs.finished.finished_run import Finder
 from saliscope.runs.items import Item
 from saliscope.runs.shards import read_manifest
 from saliscope.runs.shards.planning import plan
-from saliscope.runs.sources import list_items, listing, lists, partitions, sets
+from saliscope.runs.sources import list_items, listing, lists, partitions
 from saliscope.runs.sources.lists import Repetitions
 from tests.saliscope.runs.test_dataset_ray import pretended, sender
 from tests.saliscope.runs.test_dataset_sources import fill as write
@@ -35,7 +35,7 @@ def lazy(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets how many images are listed at once."""
 
     def set_whole(count: int) -> None:
-        for module in (partitions, listing, sets, run):
+        for module in (partitions, listing, run):
             monkeypatch.setattr(module, "WHOLE", count)
         monkeypatch.setattr(lists, "BLOCK", count)
 
