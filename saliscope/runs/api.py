@@ -20,9 +20,8 @@ from saliscope.runs import report as reporting
 from saliscope.runs import run as running
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.finished.masks import find_masks
 from saliscope.runs.formats import duration, plural
-from saliscope.runs.report import metadata as lists
+from saliscope.runs.report import metadata as added
 from saliscope.runs.report.links import check_link
 from saliscope.runs.results import (
     ComparisonResult,
@@ -298,9 +297,9 @@ class Run(FinishedRun):
             read=read,
             model=model,
             box=box,
-            mask=None if mask is None else find_masks(Path(mask), paths.to_pylist()),
+            mask=None if mask is None else added.find_masks(Path(mask), paths.to_pylist()),
             link=link,
-            metadata=None if metadata is None else lists.read(str(metadata), paths),
+            metadata=None if metadata is None else added.read(str(metadata), paths),
             source=self.source,
             progress=progress,
         )

@@ -1,12 +1,17 @@
-"""Metadata of the images of a run: the other columns of the list that the images came from, or of another list."""
+"""What a user adds to a report: metadata, which are the other columns of a list, and masks of the images.
+
+By default, the metadata are in the list that the images came from. A mask is one image for all rows, or one per image.
+"""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from PIL import Image
 from pyarrow import csv, json, parquet
 
 from saliscope.errors import Refused
@@ -92,3 +97,39 @@ def _refuse_repeated(source: str, keys: pa.Array) -> None:
 
 def _first(paths: pa.ChunkedArray) -> str:
     return str(paths[0].as_py()) if len(paths) else ""
+
+
+def find_masks(path: Path, rows: Iterable[str]) -> Image.Image | Callable[[str], Image.Image | None]:
+    """Return the mask, or a function that returns the mask of a path, or None if there is none.
+
+    Errors   Refused for a path that does not exist, for a file that is not an image, and for a folder without a mask
+             of any of the rows
+    """
+    if not path.exists():
+        raise Refused(f"File not found: {str(path)!r}. Pass a mask, or a folder of masks.")
+    if not path.is_dir():
+        return _read(path)
+    files = {file.relative_to(path).with_suffix("").as_posix(): file for file in path.rglob("*") if file.is_file()}
+
+    def find_mask(row: str) -> Image.Image | None:
+        name = PurePosixPath(row).with_suffix("")
+        file = files.get(name.as_posix()) or files.get(name.name)
+        mask = None if file is None else _read(file)
+        return mask if mask is not None and mask.getextrema() != (0, 0) else None  # a black mask is empty
+
+    if not any(find_mask(row) is not None for row in rows):
+        raise Refused(
+            f"None of the images of the run has a mask in {str(path)!r}. A mask needs the name of its image, with any "
+            "suffix."
+        )
+    return find_mask
+
+
+def _read(path: Path) -> Image.Image:
+    try:
+        with Image.open(path) as file:
+            return file.convert("L")
+    except (OSError, ValueError):
+        raise Refused(
+            f"Cannot read the mask {str(path)!r}: it is not an image. Use an image that is white inside."
+        ) from None

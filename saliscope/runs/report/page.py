@@ -30,7 +30,7 @@ DRAWING_SCRIPTS = (
     *(PAGE / "drawing" / f"{name}.js" for name in ("constants", "colors", "field", "paint")),
     *(STATIC / f"{name}.js" for name in ("drawing", "tables")),
 )
-SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "selection", "embedding")))
+SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "embedding")))
 
 
 def write(data: RunData, out: str | Path, inputs: Report) -> Path:

@@ -1,5 +1,5 @@
 // The report: filters and enlarges images.
-import { make } from "../../../page/wire.js";
+import { downloadFile, make } from "../../../page/wire.js";
 import { $, $$, canvasOf, DATA, drawAll, drawInto, mapOf, percent, photo } from "./drawing.js";
 
 const PAGE = 60;
@@ -266,3 +266,26 @@ opacity.addEventListener("input", redraw);
 $("#previous").addEventListener("click", () => step(-1));
 $("#next").addEventListener("click", () => step(1));
 $("#close").addEventListener("click", () => dialog.close());
+
+// Download
+
+/** Quote a value for CSV. A spreadsheet must not run a text as a formula, so such a text starts with an apostrophe. */
+function quote(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const text = String(value),
+    safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+/** Return the listed images as CSV, with a header. */
+function asCsv(entries) {
+  const names = ["path", "label", "prediction", "probability", "label_probability", "correct", "target", "score"];
+  const rows = entries.map((entry) => [...names.map((name) => quote(entry[name])), quote(entry.findings.join(" "))]);
+  return [[...names, "findings"].join(","), ...rows.map((row) => row.join(","))].map((row) => `${row}\r\n`).join("");
+}
+
+$("#csv").addEventListener("click", () => {
+  const texts = ["\ufeff", asCsv(order.map((k) => DATA.images[k]))];
+  downloadFile(new Blob(texts, { type: "text/csv;charset=utf-8" }), "images.csv");
+});
