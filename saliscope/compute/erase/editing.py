@@ -15,11 +15,8 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.images.decoder import pool
-from saliscope.images.edits import messages as edit_messages
-from saliscope.images.edits.edit import Edit
-from saliscope.images.edits.tensors import fills, whole
-from saliscope.images.edits.tensors.fills import cover_image
-from saliscope.images.edits.tensors.regions import region_mask
+from saliscope.images.edits import tensors
+from saliscope.images.edits.edit import EMPTY, NO_ORDER, NO_SECOND, Edit
 from saliscope.images.pixels import pixel_hash
 from saliscope.zoo import Model
 from saliscope.zoo.operations import to_tensor
@@ -37,15 +34,15 @@ def applied(
     """
     model = settings.loaded.model
     if not bool(mask.any()) and edit.whole == type(edit.whole)():
-        raise Refused(edit_messages.EMPTY)
+        raise Refused(EMPTY)
     if settings.bands:
-        whole.refuse_recoloring(edit.whole)
+        tensors.refuse_recoloring(edit.whole)
     second_crop, second_input = _second(edit, request.second, settings)
     edited = _edit(edit, mask, images, second_input, None if settings.bands else model)
     # the crop of an image with several bands shows three of them, so the edit is applied to it as well
     shown = _edit(edit, mask, _pixels(crop, model.size), None, None) if settings.bands else _unit_values(edited, model)
     known = AppliedEdit(request.edit, pixel_hash(crop), pixel_hash(second_crop) if second_crop else "")
-    return replace(settings, edit=known), whole.to_image(shown).convert("RGB"), edited
+    return replace(settings, edit=known), tensors.to_image(shown).convert("RGB"), edited
 
 
 def mask_of(edit: Edit, images: Tensor, plane: Tensor | None) -> Tensor:
@@ -55,7 +52,7 @@ def mask_of(edit: Edit, images: Tensor, plane: Tensor | None) -> Tensor:
     """
     ranks = order(plane, images) if edit.needs_map and plane is not None else None
     height, width = images.shape[-2:]
-    return region_mask(edit.region, (height, width), ranks)
+    return tensors.region_mask(edit.region, (height, width), ranks)
 
 
 def order(plane: Tensor, images: Tensor) -> Tensor:
@@ -66,7 +63,7 @@ def order(plane: Tensor, images: Tensor) -> Tensor:
     try:
         return pixel_ranks(plane[None], images)[0]
     except BadOption:
-        raise Refused(edit_messages.NO_ORDER) from None
+        raise Refused(NO_ORDER) from None
 
 
 def cover(edit: Edit, second: str | None, settings: Settings, images: Tensor) -> Tensor:
@@ -84,20 +81,20 @@ def _edit(edit: Edit, mask: Tensor, images: Tensor, second: Tensor | None, model
     """Return an image [1, C, H, W] after an edit; `model` has the unit of its values if it is a photo."""
     if bool(mask.any()):
         if edit.fill == "inpaint":
-            images = fills.fill_region(images, mask, edit.fill)
+            images = tensors.fill_region(images, mask, edit.fill)
         else:
             images = torch.where(mask, _cover(edit.fill, images, second, model), images)
-    images = whole.move(images, edit.whole)
-    if model is not None and whole.recolorings(edit.whole):
-        images = _network_values(whole.recolor(_unit_values(images, model), edit.whole), model)
+    images = tensors.move(images, edit.whole)
+    if model is not None and tensors.recolorings(edit.whole):
+        images = _network_values(tensors.recolor(_unit_values(images, model), edit.whole), model)
     return images
 
 
 def _cover(fill: str, images: Tensor, second: Tensor | None, model: Model | None) -> Tensor:
     """Return the image that fills a region. Noise is drawn in the range of the pixels, which the network normalizes."""
     if fill == "noise" and model is not None:
-        return _network_values(cover_image(_unit_values(images, model), fill), model)
-    return cover_image(images, fill, second)
+        return _network_values(tensors.cover_image(_unit_values(images, model), fill), model)
+    return tensors.cover_image(images, fill, second)
 
 
 def _second(edit: Edit, path: str | None, settings: Settings) -> tuple[Image.Image | None, Tensor | None]:
@@ -108,7 +105,7 @@ def _second(edit: Edit, path: str | None, settings: Settings) -> tuple[Image.Ima
     if edit.fill != "image":
         return None, None
     if path is None:
-        raise Refused(edit_messages.NO_SECOND)
+        raise Refused(NO_SECOND)
     if settings.bands:
         raise Refused(messages.NO_SECOND_BANDS)
     image = pool.open_image(uploads.read(path))

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 
 from saliscope.errors import Refused
-from saliscope.images.edits import messages
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 FINEST = len(DIGITS) ** 2 - 1
@@ -32,6 +31,20 @@ RANGES = {
 }
 """The ranges of whole numbers: degrees, pixels of the input, percent, JPEG quality, tenths of a percent, pixels."""
 FLIPS = ("x", "y", "xy")
+NAMES = {
+    "rotate": ("Rotation", "degrees"),
+    "shift": ("Shift", "pixels"),
+    "brightness": ("Brightness", "percent"),
+    "contrast": ("Contrast", "percent"),
+    "noise": ("Noise", "percent"),
+    "jpeg": ("JPEG quality", ""),
+    "top": ("The part of the map", "tenths of a percent"),
+    "first": ("The number of pixels of the map", ""),
+}
+"""What an operation changes, and its unit."""
+EMPTY = "The region is empty and the image is not changed. Paint on the image, or choose a change of the whole image."
+NO_SECOND = "No second image is chosen. Choose one below, or another fill."
+NO_ORDER = "The map is constant or not finite, so its pixels have no order. Use another layer or method."
 
 Point = tuple[float, float]
 
@@ -114,7 +127,9 @@ def parse(text: str) -> Edit:
     Errors   Refused for an unknown operation, a value out of its range, or a text that is too long
     """
     if len(text) > LONGEST:
-        raise Refused(messages.too_long(len(text), LONGEST))
+        raise Refused(
+            f"The edit has {len(text):,} characters; at most {LONGEST:,} can be sent. Undo strokes, or use larger ones."
+        )
     region: list[Operation] = []
     values: dict[str, str | int | tuple[int, int]] = {}
     fill = "blur"
@@ -124,7 +139,7 @@ def parse(text: str) -> Edit:
             case "brush" | "unbrush", [radius, points]:
                 stroke = Stroke(_points(part, points), _fraction(part, radius), name == "brush")
                 if not stroke.radius:
-                    raise Refused(messages.NO_SIZE)
+                    raise Refused("The brush has the size 0. Choose a larger size.")
                 region.append(stroke)
             case "box" | "unbox", [corners] if len(corners) == 8:
                 first, second = _points(part, corners)
@@ -145,7 +160,7 @@ def parse(text: str) -> Edit:
             case "rotate" | "brightness" | "contrast" | "noise" | "jpeg", _:
                 values[name] = _numbers(name, fields)[0]
             case _:
-                raise Refused(messages.unknown(part))
+                raise Refused(_unknown(part))
     return Edit(tuple(region), fill, Whole(**values))  # type: ignore[arg-type]
 
 
@@ -156,22 +171,37 @@ def _numbers(name: str, fields: list[str], count: int = 1) -> list[int]:
     """
     low, high = RANGES[name]
     if len(fields) != count or not all(re.fullmatch(r"-?[0-9]{1,10}", field) for field in fields):
-        raise Refused(messages.no_number(name, ".".join(fields), count))
+        what = "a whole number" if count == 1 else f"{count} whole numbers"
+        raise Refused(f"{NAMES[name][0]} needs {what}, not “{'.'.join(fields)[:40]}”.")
     for number in map(int, fields):
         if not low <= number <= high:
-            raise Refused(messages.out_of_range(name, number, low, high))
+            raise Refused(out_of_range(name, number, low, high))
     return [int(field) for field in fields]
 
 
 def _points(part: str, text: str) -> tuple[Point, ...]:
     """Return the points of a stroke or the corners of a box."""
     if not text or len(text) % 4:
-        raise Refused(messages.unknown(part))
+        raise Refused(_unknown(part))
     numbers = [_fraction(part, text[at : at + 2]) for at in range(0, len(text), 2)]
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _fraction(part: str, text: str) -> float:
     if len(text) != 2 or not (text.isascii() and text.isalnum()):
-        raise Refused(messages.unknown(part))
+        raise Refused(_unknown(part))
     return (DIGITS.index(text[0]) * len(DIGITS) + DIGITS.index(text[1])) / FINEST
+
+
+def _unknown(part: str) -> str:
+    """Return the message for a part of an edit that cannot be read."""
+    shown = part if len(part) <= 40 else f"{part[:39]}…"
+    return f"“{shown}” is not part of an edit, so the link is damaged. Copy it again."
+
+
+def out_of_range(name: str, number: float, low: float, high: float) -> str:
+    """Return the message for a number outside its range."""
+    title, unit = NAMES[name]
+    if name == "top":
+        number, low, high, unit = number / 10, low / 10, high / 10, "percent"
+    return f"{title} {number:g} is out of range. Give {low:g} to {high:g}{f' {unit}' if unit else ''}."

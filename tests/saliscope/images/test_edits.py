@@ -13,10 +13,9 @@ from torchvision.transforms import functional
 
 from explainers import baseline_of
 from saliscope.errors import Refused
-from saliscope.images.edits import edit
+from saliscope.images.edits import edit, tensors
 from saliscope.images.edits.edit import Box, Edit, Highest, Invert, Stroke, Whole, parse
-from saliscope.images.edits.tensors import fills, whole
-from saliscope.images.edits.tensors.regions import region_mask
+from saliscope.images.edits.tensors import region_mask
 
 
 def square(side: int, low: int, high: int) -> torch.Tensor:
@@ -39,7 +38,7 @@ def test_inpainting_continues_a_ramp() -> None:
         ramp, mask = torch.stack([columns, 3 * columns + (rows if low else 0 * rows)])[None], square(40, low, high)
         if not low:
             mask[:, :5] = False  # the slope ends at the border of the image, so that only rows touch it
-        found = fills.fill_region(ramp, mask, "inpaint")
+        found = tensors.fill_region(ramp, mask, "inpaint")
         assert (found - ramp).abs().max() < 0.002 * (ramp.max() - ramp.min()), (low, high)
 
 
@@ -61,7 +60,7 @@ def test_an_inpainted_pixel_is_the_mean_of_its_neighbors() -> None:
                 right[k] += weight * pixels[0, :, y, x]
     expected = torch.linalg.solve(matrix, right)
 
-    assert torch.allclose(fills.inpaint(pixels, mask)[0][:, mask].T, expected, atol=1e-3)
+    assert torch.allclose(tensors.inpaint(pixels, mask)[0][:, mask].T, expected, atol=1e-3)
 
 
 def test_fills_show_their_image_and_leave_the_rest() -> None:
@@ -69,7 +68,7 @@ def test_fills_show_their_image_and_leave_the_rest() -> None:
     mean = pixels.mean((2, 3), keepdim=True).expand_as(pixels)
     blur, noise = (baseline_of(pixels, fill) for fill in ("blur", "noise"))
     for fill, cover in {"mean": mean, "blur": blur, "noise": noise, "image": second, "inpaint": None}.items():
-        found = fills.fill_region(pixels, mask, fill, second)
+        found = tensors.fill_region(pixels, mask, fill, second)
         assert torch.equal(found[..., ~mask], pixels[..., ~mask]), fill
         assert cover is None or torch.equal(found[..., mask], cover[..., mask]), fill
     for fill, covered, other, message in (
@@ -78,7 +77,7 @@ def test_fills_show_their_image_and_leave_the_rest() -> None:
         ("image", mask, random_image(8), "has 3 × 8 × 12 values.*the first has 3 × 12 × 12"),
     ):
         with pytest.raises(Refused, match=message):
-            fills.fill_region(pixels, covered, fill, other)
+            tensors.fill_region(pixels, covered, fill, other)
 
 
 # The whole image
@@ -87,15 +86,15 @@ def test_fills_show_their_image_and_leave_the_rest() -> None:
 def test_right_angles_and_flips_are_exact() -> None:
     pixels = random_image()
     for degrees in (-180, -90, 0, 90, 180):
-        assert torch.equal(whole.rotate(pixels, degrees), torch.rot90(pixels, degrees // 90, (-2, -1))), degrees
+        assert torch.equal(tensors.rotate(pixels, degrees), torch.rot90(pixels, degrees // 90, (-2, -1))), degrees
     for name, axes in (("x", [-1]), ("y", [-2]), ("xy", [-1, -2])):
-        assert torch.equal(whole.move(pixels, Whole(flip=name)), pixels.flip(axes)), name
+        assert torch.equal(tensors.move(pixels, Whole(flip=name)), pixels.flip(axes)), name
 
 
 def test_rotation_is_counterclockwise_and_keeps_the_size() -> None:
     """Oracle: Pillow's bilinear rotation, inside the circle that has content; and the mean color in the corners."""
     pixels = functional.gaussian_blur(random_image(40, 40, 1), 9, 3.0)
-    found = whole.rotate(pixels, 30)
+    found = tensors.rotate(pixels, 30)
     rotated = Image.fromarray(pixels[0, 0].numpy(), "F").rotate(30, Image.Resampling.BILINEAR)
     oracle = torch.from_numpy(np.array(rotated))
     rows, columns = torch.meshgrid(torch.arange(40) - 19.5, torch.arange(40) - 19.5, indexing="ij")
@@ -104,34 +103,34 @@ def test_rotation_is_counterclockwise_and_keeps_the_size() -> None:
     assert (found[0, 0] - oracle)[inside].abs().max() < 0.01
     assert torch.isclose(found[0, 0, 0, 0], pixels.mean(), atol=1e-6) and found.shape == pixels.shape
     wide = random_image(10, 20)
-    assert whole.rotate(wide, 90).shape == wide.shape
-    assert torch.allclose(whole.rotate(wide, 90)[..., 5:15], torch.rot90(wide[..., 5:15], 1, (-2, -1)), atol=1e-5)
+    assert tensors.rotate(wide, 90).shape == wide.shape
+    assert torch.allclose(tensors.rotate(wide, 90)[..., 5:15], torch.rot90(wide[..., 5:15], 1, (-2, -1)), atol=1e-5)
 
 
 def test_shift_by_hand() -> None:
     pixels = torch.arange(9.0).view(1, 1, 3, 3)
-    assert whole.shift(pixels, 1, -1).view(3, 3).tolist() == [[4, 3, 4], [4, 6, 7], [4, 4, 4]]
-    assert whole.shift(pixels, -2, 0).view(3, 3).tolist() == [[2, 4, 4], [5, 4, 4], [8, 4, 4]]
+    assert tensors.shift(pixels, 1, -1).view(3, 3).tolist() == [[4, 3, 4], [4, 6, 7], [4, 4, 4]]
+    assert tensors.shift(pixels, -2, 0).view(3, 3).tolist() == [[2, 4, 4], [5, 4, 4], [8, 4, 4]]
     with pytest.raises(Refused, match="Shift -3 is .* Give -2 to 2 pixels"):
-        whole.shift(pixels, 0, -3)
+        tensors.shift(pixels, 0, -3)
 
 
 def test_colors_by_hand() -> None:
     """Oracle: torchvision's brightness and contrast, and Pillow's JPEG."""
     pixels = random_image(16, 16)
-    bright = whole.recolor(pixels, Whole(brightness=150))
-    contrast = whole.recolor(pixels, Whole(contrast=40))
-    noisy = whole.recolor(pixels, Whole(noise=10))
+    bright = tensors.recolor(pixels, Whole(brightness=150))
+    contrast = tensors.recolor(pixels, Whole(contrast=40))
+    noisy = tensors.recolor(pixels, Whole(noise=10))
     file = io.BytesIO()
     Image.fromarray((pixels[0] * 255).round().byte().permute(1, 2, 0).numpy()).save(file, "JPEG", quality=20)
     coarse = functional.to_tensor(Image.open(file))[None]
 
     assert torch.allclose(bright, functional.adjust_brightness(pixels, 1.5))
     assert torch.allclose(contrast, functional.adjust_contrast(pixels, 0.4), atol=1e-4)  # it rounds the weights of gray
-    assert torch.equal(whole.recolor(pixels, Whole(jpeg=20)), coarse)
+    assert torch.equal(tensors.recolor(pixels, Whole(jpeg=20)), coarse)
     assert 0.05 < (noisy - pixels).std() < 0.1 and noisy.min() >= 0 and noisy.max() <= 1  # clipped at both ends
-    assert torch.equal(noisy, whole.recolor(pixels, Whole(noise=10)))
-    assert torch.equal(whole.recolor(pixels, Whole()), pixels)
+    assert torch.equal(noisy, tensors.recolor(pixels, Whole(noise=10)))
+    assert torch.equal(tensors.recolor(pixels, Whole()), pixels)
 
 
 # Regions
