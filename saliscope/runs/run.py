@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import itertools
@@ -362,8 +363,6 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
     result = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             result[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return result

@@ -86,7 +86,7 @@ class Lease:
             # Without conditional writes, several processes may have written the file. The last one has the lease.
             time.sleep(RENEW)
         self.check()
-        self._delete_older()
+        store.delete(f"{LEASE}/{name}" for name in store.sizes(LEASE) if f"{LEASE}/{name}" < self.name)
         self._thread = threading.Thread(target=self._renew, name="saliscope-lease", daemon=True)
         self._thread.start()
 
@@ -127,11 +127,6 @@ class Lease:
         if alive:
             raise _refusal(self.store.folder)
         return number
-
-    def _delete_older(self) -> None:
-        old = [name for name in self.store.sizes(LEASE) if f"{LEASE}/{name}" < self.name]
-        if old:
-            self.store.delete(f"{LEASE}/{name}" for name in old)
 
     def _renew(self) -> None:
         while not self._end.wait(RENEW):

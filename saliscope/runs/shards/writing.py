@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,10 +39,8 @@ def part_name(shard: int) -> str:
 
 def _shard_of(name: str) -> int | None:
     """Return the number of the shard of a Parquet file, or None for other files."""
-    numbers = name.removeprefix("part-").partition(".")[0].split("-")
-    if not name.startswith("part-") or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
-        return None
-    return int(numbers[0]) * PARTITION + int(numbers[1]) if len(numbers) == 2 else int(numbers[0])
+    found = re.fullmatch(r"part-(?:(\d+)-)?(\d+)\.parquet", name)
+    return int(found[1] or 0) * PARTITION + int(found[2]) if found else None
 
 
 def batch_name(shard: int, batch: int) -> str:
