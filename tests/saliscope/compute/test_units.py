@@ -21,6 +21,7 @@ from saliscope.cli import commands
 from saliscope.compute import model_cache, units
 from saliscope.compute.answers import LoadedModel
 from saliscope.compute.channels import engine as channels
+from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import Measures
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
@@ -71,6 +72,21 @@ def test_channels_of_the_indexed_network_have_names_with_their_test(shipped: Pat
         assert [(unit.channel, unit.name, unit.auc) for unit in named] == [(7, "tabby", 0.97)]
     assert units.of_layer(loaded, "head") is None
     assert units.of_layer(other_weights(loaded), LAYER) is None
+
+
+def test_names_by_an_encoder_say_so_except_those_that_a_visitors_labels_replace(
+    shipped: Path, folder: Path, loaded: LoadedModel
+) -> None:
+    rows = unit_indices.unit_rows(LAYER, CHANNELS, {7: "tabby", 8: "bird"})
+    unit_indices.write_file(shipped, loaded.model, rows, names_by="words.txt and clip")
+    units.keep("visitor", open_index(folder))
+    own = units.of_layer(loaded, LAYER, "visitor")
+    assert own is not None
+    for known, channel, says in ((found(loaded), 8, True), (own, 7, True), (own, 8, False)):
+        unit = known.units[channel]
+        texts = messages.unit_test(unit), " ".join(messages.unit(unit, known))
+        assert unit.name and [", by words.txt and clip" in texts[0], "by words.txt and clip:" in texts[1]] == [says] * 2
+    units.forget("visitor")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "no settings", "no layers", "a channel is missing"])
