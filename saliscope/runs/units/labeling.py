@@ -17,6 +17,7 @@ from explainers import text_embedding
 from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
+from saliscope.runs.formats import plural
 from saliscope.runs.items import Item
 from saliscope.runs.settings import Classes
 from saliscope.zoo import Model, ModelUnavailable, devices, text
@@ -137,21 +138,24 @@ def _read_words(words: str | Path | Sequence[str]) -> tuple[str, list[str]]:
 
     Errors   Refused
     """
-    title = Path(words).name if isinstance(words, (str, Path)) else f"{len(words)} words"
+    where = repr(str(words)) if isinstance(words, (str, Path)) else "The list of words"
     try:
         lines = Path(words).read_text(encoding="utf-8-sig").splitlines() if isinstance(words, (str, Path)) else words
     except (OSError, UnicodeDecodeError) as error:
         why = "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise Refused(f"Cannot read {str(words)!r}: {why}. Pass a text file with one word per line.") from None
+        raise Refused(f"Cannot read {where}: {why}. Pass a text file with one word per line.") from None
     found = [word for line in lines if (word := " ".join(str(line).split()))]
     if len(found) < 2:
-        raise Refused(f"{title} has {len(found)} words, but an image is compared with at least two. Add words.")
+        raise Refused(
+            f"{where} has {plural(len(found), 'word')}, but an encoder chooses among at least two. Add words for what "
+            "the other images show."
+        )
     seen = set()
     for word in found:
         if word.casefold() in seen:
-            raise Refused(f"{title} has {word!r} twice, so neither is more probable. Remove one.")
+            raise Refused(f"{where} has {word!r} twice, so neither is more probable. Remove one.")
         seen.add(word.casefold())
-    return title, found
+    return Path(words).name if isinstance(words, (str, Path)) else plural(len(found), "word"), found
 
 
 def _load(encoder: str) -> Model:
