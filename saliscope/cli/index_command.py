@@ -19,7 +19,7 @@ IMAGES is a source as of `saliscope explain`. If its images have labels, each ch
 images that did not propose it; a channel whose name fails the test has none. With --words and --encoder, an encoder
 labels the images with words, so names do not need labels. To resume, run the same command again.
 
-\\b
+\b
     saliscope index photos/ --out units
     saliscope index val/ --model resnet50 --layers layer3,layer4 --effects predicted --out units
     saliscope index photos/ --words words.txt --encoder hf:openai/clip-vit-base-patch32 --out units
