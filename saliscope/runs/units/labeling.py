@@ -123,8 +123,8 @@ def open_labeler(words: str | Path | Sequence[str], encoder: str | Model) -> Lab
         vectors = torch.stack([text.embedding(model, prompt.format(word)) for word in found])
     except text.BadSentence as error:
         raise Refused(f"{error}.") from None
-    first, order = {}, vectors.unique(dim=0, return_inverse=True)[1].tolist()
-    for word, at in zip(found, order, strict=True):
+    first: dict[int, str] = {}
+    for word, at in zip(found, vectors.unique(dim=0, return_inverse=True)[1].tolist(), strict=True):
         if first.setdefault(at, word) != word:
             raise Refused(
                 f"{model.name} has the same embedding for {first[at]!r} and {word!r}, because it does not know one of "
@@ -150,7 +150,7 @@ def _read_words(words: str | Path | Sequence[str]) -> tuple[str, list[str]]:
             f"{where} has {plural(len(found), 'word')}, but an encoder chooses among at least two. Add words for what "
             "the other images show."
         )
-    seen = set()
+    seen = set[str]()
     for word in found:
         if word.casefold() in seen:
             raise Refused(f"{where} has {word!r} twice, so neither is more probable. Remove one.")

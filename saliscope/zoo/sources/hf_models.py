@@ -84,7 +84,8 @@ class SentenceEncoder(nn.Module):
 
     def get_text_features(self, **tokens: Tensor) -> Tensor:
         """Return the embeddings [M, D] of tokens, as `explainers.text_embedding` calls it."""
-        return self(**tokens)
+        found: Tensor = self(**tokens)
+        return found
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the embeddings [M, D] of tokens."""
