@@ -84,8 +84,7 @@ class SentenceEncoder(nn.Module):
 
     def get_text_features(self, **tokens: Tensor) -> Tensor:
         """Return the embeddings [M, D] of tokens, as `explainers.text_embedding` calls it."""
-        found: Tensor = self(**tokens)
-        return found
+        return self(**tokens)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the embeddings [M, D] of tokens."""
