@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import saliscope.page  # noqa: F401 settings of gradio, before it is imported
 from gradio import queueing
+
+import saliscope.page  # noqa: F401 settings of gradio, before it is imported
 from saliscope.compute.trust import engine
 from saliscope.zoo import ModelInfo, catalog
 from saliscope.zoo.downloads import Progress
