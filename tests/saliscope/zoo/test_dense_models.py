@@ -13,7 +13,6 @@ from torchvision.models import get_model, get_model_weights
 
 from saliscope import zoo
 from saliscope.zoo import downloads
-from saliscope.zoo.sources.torchvision_dense import WholeImage
 from saliscope.zoo.sources.torchvision_networks import preparation_of
 from tests.saliscope.zoo.test_models import any_checksum, checkpoints
 
@@ -79,7 +78,6 @@ def test_detector_inputs_already_have_the_detectors_size(name: str) -> None:
     with torch.device("meta"):
         own = get_model(name, weights=None, weights_backbone=None).transform
     preparation = preparation_of(name)
-    assert isinstance(preparation, WholeImage)
     short = own.fixed_size[0] if own.fixed_size else min(own.min_size)
     if preparation.longest:
         assert 0 <= own.max_size - preparation.longest < own.size_divisible

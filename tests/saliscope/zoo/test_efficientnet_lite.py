@@ -54,7 +54,6 @@ def published_forward(w: dict[str, Tensor], x: Tensor) -> Tensor:
 def test_network_matches_published_weights() -> None:
     """Oracle: the forward pass from the published state dict, in float64, on an image."""
     path = lite.weights_file()
-    assert path is not None
     published = {name: value.double() for name, value in torch.load(path, weights_only=True).items()}
     model = zoo.load_model()
     x = model.prepare(Image.open(ASSETS / EXAMPLES[0]["file"])).double()
@@ -102,7 +101,6 @@ def test_class_names_are_from_torchvision_and_distinct() -> None:
 
 def test_file_with_wrong_hash_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published = lite.weights_file()
-    assert published is not None
     damaged = tmp_path / published.name
     damaged.write_bytes(published.read_bytes()[:-1] + b"\x00\x01")
     monkeypatch.setattr(lite, "weights_file", lambda: damaged)

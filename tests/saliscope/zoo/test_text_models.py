@@ -47,7 +47,6 @@ def test_hugging_face(kind: str, tmp_path: Path) -> None:
         (" a photo  of a dog |  a cat ", explainers.Similarity(own, against=other)),
     ):
         sentences = text.parse(target)
-        assert sentences is not None
         similarity = text.target(model, sentences)
         maps = explainers.grad_eclip(model.network, IMAGES, similarity)
         torch.testing.assert_close(
