@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import io
 import json
 import math
 import re
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from benchmarks.data_sets import decode
 from saliscope.compute.bundles import links
 from saliscope.errors import Refused
 from saliscope.images import examples
@@ -26,17 +27,12 @@ from saliscope.runs.report.analysis.maps import border_region, box_region, mask_
 from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.report.content import LIMITS
-from saliscope.runs.report.images import data_address
 from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from tests.support import shapes
 from tests.support.stored_runs import store_rows
-
-
-def decode(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 def reported(folder: Path, share: float) -> tuple[str, dict[str, bool], RunData]:
@@ -93,10 +89,20 @@ def test_nothing_is_found_without_the_watermark(tmp_path):
     assert "Clusters of maps within a class" in text
 
 
-def row(path: str, label: str, index: int | None, prediction: int, probability: float, values: list, **more) -> dict:
-    name = ["cat", "dog"][prediction]
-    shown = {"class": name, "index": prediction, "probability": probability}
-    entry = {"path": path, "label": label, "label_index": index, "probability": probability, "top5": [shown]}
+TOY = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
+
+
+def row(
+    path: str, label: str | None, index: int | None, prediction: int, probability: float, values: list,
+    names: Sequence[str] = ("cat", "dog"), p: np.ndarray | None = None, **more,
+) -> dict:  # fmt: skip
+    """Return the row of an image; with the probabilities of all classes, it has the highest five."""
+    name, shown = names[prediction], [(prediction, probability)]
+    if p is not None:
+        shown = [(int(c), float(p[c])) for c in np.argsort(-p, kind="stable")[:5]]
+        more = {"label_probability": None if index is None else float(p[index]), **more}
+    top = [{"class": names[c], "index": c, "probability": value} for c, value in shown]
+    entry = {"path": path, "label": label, "label_index": index, "probability": probability, "top5": top}
     entry |= {"prediction": name, "prediction_index": prediction, "target": name, "target_index": prediction}
     entry |= {"correct": None if index is None else prediction == index, "score": 1.5}
     entry |= {"findings": [], "finding_texts": []}
@@ -118,8 +124,7 @@ def small_run(folder: Path, *more: dict) -> RunData:
         {"path": "g.jpg", "label": "dog", "error": "It is <no> image."},
         *more,
     ]
-    settings = {"model": "toy", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
-    return store_rows(folder, {"settings": settings, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
+    return store_rows(folder, {"settings": TOY, "source": "here"}, pa.Table.from_pylist(rows, SCHEMA))
 
 
 def test_numbers_match_a_manual_computation(tmp_path):
@@ -291,9 +296,3 @@ def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, wat
             f"{count} damaged {', '.join(f'{number}.jpg' for number in range(most))}{' …' * (count > most)} 1 It"
             in text
         )
-
-
-def test_pixels_are_embedded_as_a_png():
-    pixels = np.arange(24.0).reshape(2, 4, 3)
-    data = base64.b64decode(data_address(pixels).removeprefix("data:image/png;base64,"))
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data))), pixels)
