@@ -138,6 +138,8 @@ def test_chance_maps_are_seldom_judged_better_or_worse_than_random_maps() -> Non
     assert len(judged) > 600 and sum(bool(each & {"better", "worse"}) for each in judged) <= 0.05 * len(judged)
 
 
+# The gallery
+
 SIDE = 60
 MOST = 1_500_000
 """The largest size of all images together, in bytes."""

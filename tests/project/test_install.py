@@ -99,6 +99,8 @@ def test_a_missing_package_is_reported_with_the_command() -> None:
     assert f"{install.hint('app')}." in done.stderr
 
 
+# Exact versions
+
 LOCK = (ROOT / "pre-requirements.txt").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^(\S+)==(\S+)[^\n]*\\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", LOCK, re.M)
 VERSIONS = {canonicalize_name(name): version for name, version, _ in ENTRIES}

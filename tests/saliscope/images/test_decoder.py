@@ -147,6 +147,8 @@ def test_what_a_decoder_sends_is_not_trusted(monkeypatch: pytest.MonkeyPatch) ->
             pytest.fail(f"{answer} is accepted")
 
 
+# Hostile files
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
 LARGE = re.compile(r"\b([78][0-9]{3}|1[0-9]{4}|16384|100,?000|4000, 4000)\b|(?<!10 )million|zTXt|one strip used")
 """Parts of the names of files that take more than a moment; `make hostile` has them."""

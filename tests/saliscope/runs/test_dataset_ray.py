@@ -222,6 +222,9 @@ def test_cluster_file_is_valid():
         validate_config(prepare_config({**read, "surprise": 1}))
 
 
+# Datasets of the Hugging Face Hub
+
+
 class Hub(ThreadingHTTPServer):
     """Serves a folder as the dataset me/data, and keeps the names of the tables that were requested."""
 

@@ -200,6 +200,8 @@ def test_names_and_folders_are_escaped_and_images_are_shown(tmp_path):
     assert 'href="#confusion-' in first and 'id="confusion-1"' in text
 
 
+# Sentences claim only what was tested
+
 CORNER, EDGE, ZERO = [[4, 1], [0, 0]], [[0, 0], [3, 3]], [[0, 0], [0, 0]]
 ABSENT = re.compile(r"\b(no|none|never|nothing|all|0 of|0%|not significant\w*)\b|^0\b", re.I)
 """What claims an absence."""

@@ -175,6 +175,8 @@ def test_layers_are_listed_and_completed(command):
     assert complete("saliscope explain images --format ") == ["text", "json"]
 
 
+# In Python
+
 HOSTILE = "<script>alert(1)&.png"
 METHODS = ("table", "report", "evaluate", "compare", "export")
 

@@ -218,6 +218,8 @@ def test_offline_sends_no_request(server: Server, monkeypatch: pytest.MonkeyPatc
     assert server.requested == []
 
 
+# The limit of the cache
+
 SIZE = 100_000
 Limit = Callable[[str], None]
 TWO_AND_A_HALF = "0.00025"

@@ -152,6 +152,8 @@ def test_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text.embedding(model, "dog " * 75).shape == (32,)
 
 
+# docs/your_model.md
+
 ROOT = Path(__file__).parents[3]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "your_model.md").read_text(encoding="utf-8"), re.S)
 
