@@ -52,6 +52,11 @@ def page_text(path: Path) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
 
+def page_of(data: RunData, folder: Path, **options) -> Path:
+    """Write the report of a run; its images are not available unless `read` is given."""
+    return report.write(data, folder / "r.html", report.Report(**{"read": lambda path: None, **options}))
+
+
 def data_of(path: Path) -> dict:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text("utf-8"), re.S)
     return json.loads(found[1])
@@ -76,7 +81,7 @@ def test_planted_watermark_is_found(watermarked, tmp_path):
     explained = [row["path"] for row in finished.table.to_pylist() if row["target"] == shapes.MARKED]
     assert int(seen) == len(explained) and int(whole) == pytest.approx(sum(marks[path] for path in explained), abs=3)
     assert int(count) <= int(whole)
-    gone = page_text(report.write(finished, tmp_path / "gone.html", report.Report(read=lambda path: None)))
+    gone = page_text(page_of(finished, tmp_path))
     assert "1 class: not tested, because the images are not" in gone
 
 
@@ -129,9 +134,7 @@ def small_run(folder: Path, *more: dict) -> RunData:
 
 def test_numbers_match_a_manual_computation(tmp_path):
     """Of each cell of a 2 x 2 map, 0.5 x 0.5, the inner 80% covers 0.4 x 0.4, so the border has 36% of the cell."""
-    out = report.write(
-        small_run(tmp_path), tmp_path / "r.html", report.Report(read=lambda path: None, box=(0, 0, 0.5, 0.5))
-    )
+    out = page_of(small_run(tmp_path), tmp_path, box=(0, 0, 0.5, 0.5))
 
     text = page_text(out)
     assert "Accuracy 60.0% 3 of 5; 95% interval 23.1 to 88.2%" in text  # Wilson: (p + z²/2n ± …) / (1 + z²/n)
@@ -157,7 +160,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     finished = store_rows(tmp_path, {**whole.manifest, "labeled": {"0": 3, "1": 2}, "counts": {"looked_at": 7}}, wrong)
     finished.manifest["settings"] = {**finished.manifest["settings"], "where": "wrong"}
 
-    text = page_text(report.write(finished, tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(finished, tmp_path))
 
     assert "Images 2 only wrong predictions, of 5 images with a known label" in text
     assert "Accuracy 60.0% 3 of 5" in text and "cat 2 33%" in text and "cat dog 2 67% 70% Show" in text
@@ -166,7 +169,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     # A source may use WordNet IDs; labels that are not classes of the network are shown as in the source.
     named = small_run(tmp_path, row("z.jpg", "n02123045", 0, 1, 0.99, [[1, 0], [0, 0]]))
     named.manifest["classes"] = ["cat", "dog"]
-    text = page_text(report.write(named, tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(named, tmp_path))
     assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
 
 
@@ -218,9 +221,7 @@ def assert_self_contained(page: Path) -> None:
 def test_page_is_self_contained_and_escapes_text(tmp_path):
     malicious = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     finished = small_run(tmp_path, row("z.jpg", malicious, 0, 1, 0.99, [[1, 0], [0, 0]]))
-    out = report.write(
-        finished, tmp_path / "r.html", report.Report(read=lambda path: Image.new("RGB", (64, 48), "green"))
-    )
+    out = page_of(finished, tmp_path, read=lambda path: Image.new("RGB", (64, 48), "green"))
     assert_self_contained(out)
     assert data_of(out)["images"][-1]["label"] == malicious
 
@@ -230,7 +231,7 @@ def test_metrics_are_compared_with_the_controls(tmp_path):
     one = {"title": "Deletion", "mean": 0.123456, "error": 0.01}
     one |= {"better_than": ["random"], "level_with": [], "worse_than": []}
     (tmp_path / "evaluation.json").write_text(json.dumps({"metrics": {"deletion": one}, "images": 50}))
-    text = page_text(report.write(small_run(tmp_path), tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(small_run(tmp_path), tmp_path))
     assert "Deletion 0.123 ± 0.01 random" in text and "over 50 images" in text and "(Holm)" in text
 
 
@@ -244,7 +245,7 @@ def test_invalid_inputs_are_reported(tmp_path):
     black = {"mask": Image.new("L", (8, 8))}
     for run_, options, message in ((finished, black, "completely black"), (broken, {}, "nothing to report")):
         with pytest.raises(Refused, match=message):
-            report.write(run_, tmp_path / "r.html", report.Report(read=lambda path: None, **options))
+            page_of(run_, tmp_path, **options)
 
 
 def test_links_open_the_app_with_the_settings(tmp_path):
@@ -254,9 +255,7 @@ def test_links_open_the_app_with_the_settings(tmp_path):
     more = [row(f"{name}.jpg", "dog", 1, 1, 0.99, [[1, 0]], **own) for name, own in (("y", other), ("z", known))]
     finished = small_run(tmp_path, *more)
 
-    out = report.write(
-        finished, tmp_path / "r.html", report.Report(read=lambda path: None, link="http://127.0.0.1:7860/")
-    )
+    out = page_of(finished, tmp_path, link="http://127.0.0.1:7860/")
 
     first, *_, own, last = data_of(out)["images"]
     queries = [dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(each["link"]).query)) for each in (first, own, last)]
@@ -282,9 +281,7 @@ def test_large_maps_are_averaged():
 
 def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, watermarked):
     def text_of(*more: dict) -> str:
-        return page_text(
-            report.write(small_run(tmp_path, *more), tmp_path / "r.html", report.Report(read=lambda path: None))
-        )
+        return page_text(page_of(small_run(tmp_path, *more), tmp_path))
 
     text = text_of(row("z.jpg", "cat", 0, 1, 0.99, [[-1, 2]]))
     assert "map of dog: up to 1 " in text and "map of dog: −1 to 2 " in text

@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saliscope.errors import Refused
-from saliscope.runs import report
 from saliscope.runs.compare import write
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import LEAST, find_label_errors
@@ -27,7 +26,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_compare import finished
-from tests.saliscope.runs.test_dataset_report import TOY, page_text, row
+from tests.saliscope.runs.test_dataset_report import TOY, page_of, page_text, row
 from tests.support.stored_runs import store_rows
 
 NAMES = ["cat", "dog", "owl", "fox"]
@@ -79,7 +78,7 @@ def test_no_fault_is_claimed_without_one(tmp_path, rate):
     data = made_run(tmp_path, labels, natural(labels, rate), unsure=max(rate, 0.01), path="b{0}/{0:04d}.jpg".format)
     assert not faults(data)
     assert [each.kind for each in answers(data)] == ["confusion"] * (rate > 0)
-    text = page_text(report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(data, tmp_path))
     assert "No fault was found in 400 images" in text and "Wrong labels: at most" in text
 
 
@@ -183,7 +182,7 @@ def test_a_wrong_preprocessing_is_found(tmp_path):
 def test_little_is_said_without_labels_and_with_one_class(tmp_path, labels):
     data = made_run(tmp_path, labels, [0] * len(labels))
     assert not answers(data)
-    text = page_text(report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(data, tmp_path))
     assert f"No fault was found in {len(labels)} image" in text
     assert ("Accuracy was not tested" in text) == (labels[0] is None)
 
@@ -192,7 +191,7 @@ def test_names_and_folders_are_escaped_and_images_are_shown(tmp_path):
     labels = np.arange(120) % 4
     names = ["<b>cat</b>", "dog", "owl", "fox"]
     data = made_run(tmp_path, labels, np.array([1, 0, 2, 3])[labels], names=names)
-    page = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: Image.new("RGB", (16, 16), "green")))
+    page = page_of(data, tmp_path, read=lambda path: Image.new("RGB", (16, 16), "green"))
     text = page.read_text("utf-8")
     assert "<b>cat" not in text and "<b>cat</b> and dog are exchanged" in page_text(page)
     first = text[text.index('class="answer"') :]
@@ -254,7 +253,7 @@ def test_small_reports_claim_nothing(tmp_path, labels):
     for count, probabilities, classes, values in itertools.product((1, 7), (True, False), (1, 2), (CORNER, ZERO)):
         data = run_of(tmp_path, count, labels=labels, probabilities=probabilities, classes=classes, values=values)
         camera = {"camera": pa.array([f"c{k % 2}" for k in range(count)])}
-        out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None, metadata=camera))
+        out = page_of(data, tmp_path, metadata=camera)
         text = page_text(out)
         assert not unfounded(out)
         maps, largest = (0, 0) if values is ZERO else (count, -(-count // classes))
@@ -279,15 +278,13 @@ def test_small_reports_claim_nothing(tmp_path, labels):
 
 def test_enough_images_are_tested_and_counted(tmp_path):
     data = run_of(tmp_path, 24, labels="known")
-    out = report.write(data, tmp_path / "r.html", report.Report(read=lambda path: None))
+    out = page_of(data, tmp_path)
     assert not unfounded(out)
     text = page_text(out)
     assert "that a perfectly calibrated network has" in text
     assert "0 of 24 tested images may have a wrong label, of 24 labeled images" in text
     assert "compared with the 2 of 2 classes with 5 or more labeled images" in text
-    one = report.write(
-        run_of(tmp_path, 24, labels="known", classes=1), tmp_path / "one.html", report.Report(read=lambda path: None)
-    )
+    one = page_of(run_of(tmp_path, 24, labels="known", classes=1), tmp_path)
     assert "Shortcuts were not tested" in page_text(one) and "Label errors were not tested" in page_text(one)
 
 
