@@ -289,7 +289,5 @@ def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, wat
     most = LIMITS["paths"]
     for count in (most, most + 1):
         text = text_of(*({"path": f"{number}.jpg", "error": "damaged"} for number in range(count)))
-        assert (
-            f"{count} damaged {', '.join(f'{number}.jpg' for number in range(most))}{' …' * (count > most)} 1 It"
-            in text
-        )
+        names = ", ".join(f"{number}.jpg" for number in range(most))
+        assert f"{count} damaged {names}{' …' * (count > most)} 1 It" in text
