@@ -20,10 +20,9 @@ from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo import load_model
-from tests.saliscope.runs.test_dataset_stores import small_model
+from tests.saliscope.runs.test_dataset_stores import explain, prepare, small_model
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
-SMALL = {"batch_size": 2, "shard": 4}
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +42,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "broken.jpg").write_bytes((EXAMPLES / "dog.jpg").read_bytes()[:2000])
     (folder / "list.csv").write_text("\n".join([*lines, "broken.jpg,alp", "missing.jpg,alp"]), encoding="utf-8")
     return str(folder / "list.csv")
-
-
-def explain(source: str, out: Path, model, **settings) -> run.Summary:
-    job = run.prepare(Settings(**{**SMALL, **settings}), source, out, model=model)
-    return run.run(job, decode=open_image, workers=0)
 
 
 def rows_of(out: Path) -> dict[str, dict]:
@@ -98,8 +92,7 @@ def test_rows_match_the_library_and_the_network(whole, model):
 
 @pytest.mark.slow
 def test_worker_processes_compute_the_same_rows(whole, source, model, tmp_path):
-    job = run.prepare(Settings(**SMALL), source, tmp_path, model=model)
-    run.run(job, decode=open_image, workers=1)
+    run.run(prepare(source, tmp_path, model), decode=open_image, workers=1)
     assert rows_of(tmp_path) == rows_of(whole)
 
 

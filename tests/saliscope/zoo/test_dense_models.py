@@ -12,9 +12,8 @@ from PIL import Image
 from torchvision.models import get_model, get_model_weights
 
 from saliscope import zoo
-from saliscope.zoo import downloads
 from saliscope.zoo.sources.torchvision_networks import preparation_of
-from tests.saliscope.zoo.test_models import any_checksum, checkpoints
+from tests.saliscope.zoo.test_models import any_checksum, cache_random_weights, checkpoints
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
 DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
@@ -27,14 +26,6 @@ __all__ = ["any_checksum", "checkpoints"]  # fixtures
 def random_image(width: int, height: int) -> Image.Image:
     values = torch.rand(3, height, width, generator=torch.Generator().manual_seed(0))
     return torchvision.transforms.functional.to_pil_image(values)
-
-
-def cached_random(name: str) -> torch.nn.Module:
-    """Save random weights of a network in the cache, under the published name; return the network."""
-    torch.manual_seed(0)
-    network = get_model(name, weights=None, weights_backbone=None, num_classes=len(zoo.labels(name)))
-    torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
-    return network.eval()
 
 
 def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() -> None:
@@ -100,7 +91,7 @@ def test_detector_inputs_already_have_the_detectors_size(name: str) -> None:
 def test_loaded_network_matches_torchvision(name: str) -> None:
     with pytest.raises(zoo.ModelUnavailable, match="LR-ASPP" if name in SEGMENTATION else "SSDlite"):
         zoo.load_model(name)
-    network = cached_random(name)
+    network = cache_random_weights(name, weights_backbone=None, num_classes=len(zoo.labels(name)))
 
     model = zoo.load_model(name)
     images = model.prepare(random_image(80, 60))

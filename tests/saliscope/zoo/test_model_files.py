@@ -45,9 +45,7 @@ def labels():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a folder of model files; downloads are forbidden."""
-    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
     return tmp_path
 

@@ -21,6 +21,7 @@ from saliscope import zoo
 from saliscope.zoo import Model, ModelUnavailable, Preparation, downloads
 from saliscope.zoo.sources import model_files
 from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
+from tests.support.catalog import isolate_catalog
 
 LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
 REQUIREMENTS = (Path(__file__).parents[3] / "requirements.txt").read_text(encoding="utf-8").split()
@@ -30,15 +31,10 @@ NAMES = torchvision.models.list_models(module=torchvision.models)
 
 
 @pytest.fixture(autouse=True)
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use an empty cache without downloads."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    monkeypatch.delenv("SALISCOPE_MODEL", raising=False)
-    monkeypatch.delenv("SALISCOPE_MODELS", raising=False)
-    folder = tmp_path / "hub" / "checkpoints"
-    folder.mkdir(parents=True)
-    return folder
+    isolate_catalog(monkeypatch, tmp_path)
+    (tmp_path / "torch" / "hub" / "checkpoints").mkdir(parents=True)
 
 
 @pytest.fixture
@@ -66,11 +62,11 @@ def plain(size: int | tuple[int, int], resize: int | tuple[int, int], **more: An
     return Preparation(size, resize, (0.0,) * 3, (1.0,) * 3, **more)
 
 
-def cache_random_weights(name: str, checkpoints: Path) -> torch.nn.Module:
+def cache_random_weights(name: str, **options: Any) -> torch.nn.Module:
     """Save random weights of that network in the cache, under the published name; return the network."""
     torch.manual_seed(0)
-    extra = {"init_weights": False, "aux_logits": True} if name in ("googlenet", "inception_v3") else {}
-    network = get_model(name, weights=None, **extra)
+    options |= {"init_weights": False, "aux_logits": True} if name == "googlenet" else {}
+    network = get_model(name, weights=None, **options)
     torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
     return network.eval()
 
@@ -95,11 +91,9 @@ def test_every_classifier_of_torchvision_is_listed() -> None:
     assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
 
 
-def test_models_that_cannot_be_downloaded_are_marked(
-    checkpoints: Path, any_checksum: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_cannot_be_downloaded_are_marked(any_checksum: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached model, and one whose weights are part of a package, never need a download."""
-    cache_random_weights("squeezenet1_1", checkpoints)
+    cache_random_weights("squeezenet1_1")
 
     def states() -> dict[str, tuple[bool, bool]]:
         return {info.name: (info.cached, info.offline) for info in zoo.list_models()}
@@ -273,9 +267,9 @@ def test_the_examples_are_small_credited_and_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "googlenet"])
-def test_loading_uses_no_random_numbers(name: str, checkpoints: Path, any_checksum: None) -> None:
+def test_loading_uses_no_random_numbers(name: str, any_checksum: None) -> None:
     """Oracle: the network whose weights were saved. The state of the random generator is unchanged."""
-    expected, before = cache_random_weights(name, checkpoints), torch.get_rng_state()
+    expected, before = cache_random_weights(name), torch.get_rng_state()
     model = zoo.load_model(name)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.labels == get_model_weights(name).DEFAULT.meta["categories"] and model.name == name
