@@ -22,12 +22,14 @@ for name in sys.argv[1:]:
 """
 EXPLAIN = """
 import importlib, sys
+from saliscope import zoo
 from saliscope.images import examples
 from saliscope.compute import engine, model_cache
 from saliscope.compute.answers import Answer, Stages
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 
+assert "resnet50" in [info.name for info in zoo.list_models()] and zoo.missing_built_in() == ""
 model_cache.load("efficientnet_lite0")
 model_cache.ready.set()
 path = str(examples.all_examples()["dog"].path)
