@@ -117,6 +117,7 @@ def test_a_layer_with_many_cells_uses_fewer_images() -> None:
     step, few = (found(Request(DOG, model=model, layer="stages.0")) for model in (SMALL, MODEL))
     assert few.found.concepts.images < step.found.concepts.images
     assert few.found.concepts.cells <= engine.CELLS
+    assert found(Request(DOG, layer="stem.0")).found.concepts.images == 1
 
 
 def test_a_stopped_job_shows_and_keeps_nothing(new_dog: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import shutil
 from dataclasses import replace
@@ -92,23 +91,13 @@ def test_snippets_call_with_the_settings_on_the_page() -> None:
     assert f"target={settings.target}, relu=False)" in library and ast.parse(library)
 
 
-def test_a_quick_call_leaves_a_core_to_the_browser() -> None:
+def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long call uses all threads; the number of the calling thread is restored."""
-
-    def threads(most: int, **more: object) -> int:
-        """Return the threads of a call in a process that has started with `most`."""
-        spec = importlib.util.find_spec(network_calls.__name__)
-        calls = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(calls)
-        torch.set_num_threads(most)
-        found = int(calls.run(MODEL, lambda *_, **__: torch.tensor(torch.get_num_threads()), torch.zeros(1), **more))
-        assert torch.get_num_threads() == most
-        return found
-
-    try:
-        assert [threads(3), threads(3, progress=None), threads(3, budget=1.0), threads(1)] == [2, 3, 3, 1]
-    finally:
-        torch.set_num_threads(1)
+    found, before = list[int](), torch.get_num_threads()
+    monkeypatch.setattr(network_calls, "_most_threads", lambda: 3)
+    for more in ({}, {"progress": None}, {"budget": 1.0}):
+        network_calls.run(MODEL, lambda *_, **__: found.append(torch.get_num_threads()), torch.zeros(1), **more)
+    assert found == [2, 3, 3] and torch.get_num_threads() == before
 
 
 def test_the_page_says_what_a_visitor_can_do_about_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
