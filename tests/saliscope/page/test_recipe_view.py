@@ -19,10 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
 CHECK = """
 import json, sys
 from types import SimpleNamespace
-from saliscope.page import build, features
+from saliscope.page import build
 build.build()
 assert "torch" not in sys.modules, "the page is built before torch is imported"
 from saliscope.compute import model_cache
+from saliscope.page import features
 model_cache.start("efficientnet_lite0")
 event = {"part": "hl-confidence", "event": "submit", "form": {"image": "/etc/passwd"}}
 (message,) = features.respond(SimpleNamespace(_data=event), "somebody")
