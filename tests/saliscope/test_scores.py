@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
@@ -16,6 +17,7 @@ from PIL import Image
 
 import explainers
 from saliscope import zoo
+from saliscope.cli import commands
 from saliscope.compute import engine, messages, model_cache
 from saliscope.compute.answers import Answer
 from saliscope.compute.bundles import messages as captions
@@ -225,3 +227,11 @@ def test_the_user_sets_the_score(files: Path) -> None:
     with pytest.warns(UserWarning, match="one output, whose sigmoid is reported"):
         zoo.load_model("wrong", size=32)
     (files / "wrong.py").unlink()
+
+
+def test_the_command_line_sets_the_score(files: Path, tmp_path: Path) -> None:
+    arguments = ["explain", str(files / "images"), "--out", str(tmp_path / "run"), "--model", "ends_in_classes"]
+    with pytest.raises(SystemExit):
+        commands.main([*arguments, "--score", "sigmoid"])
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["score"] == "sigmoid" and manifest["settings"]["own"] == {"score": "sigmoid"}

@@ -17,7 +17,7 @@ from saliscope import zoo
 from saliscope.compute import model_cache
 from saliscope.compute.answers import Answer
 from saliscope.compute.compare import questions
-from saliscope.compute.compare.questions import PanelRequest
+from saliscope.compute.compare.questions import CropBox, PanelRequest
 from saliscope.compute.models import engine, messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
@@ -103,6 +103,11 @@ def test_the_runner_up_of_detected_objects(blobs: str, tmp_path: Path) -> None:
             answer(str(single), own={"model": model}, runner_up=True)
     with pytest.raises(Refused, match="No object detected"):
         answer(str(nothing), own={"model": "blobs_detection"})
+
+
+def test_the_crop_is_that_which_the_network_receives() -> None:
+    steps = steps_of(questions.answers, PanelRequest(0, 1, page=PAGE, place=True), CAT)
+    assert [step.box for step in steps if isinstance(step, CropBox)] == [of_page().settings.window.box]
 
 
 def test_script_input_is_validated() -> None:

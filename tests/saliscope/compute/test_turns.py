@@ -305,7 +305,7 @@ def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turn
                 quick.start()
                 wait_for(turns, 2)  # with the check
                 turns.report(turn, 0.5)
-                quick.join()
+                quick.join(5)
             found.append(f"{name} ends")
 
     with turns.enqueue(Run(9), long=True, min_seconds=0.0) as check:
@@ -315,7 +315,7 @@ def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turn
         wait_for(turns, 1)
         turns.report(check, 0.1)
         found.append("check continues")
-        brief.join()
+        brief.join(5)
     assert found == ["brief starts", "quick starts", "quick ends", "brief ends", "check continues"]
 
 
