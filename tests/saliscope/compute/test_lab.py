@@ -118,7 +118,6 @@ def test_the_generated_code_and_the_edges_have_the_same_gradients() -> None:
         assert lab_view.outcome(found, 1)["finding"] == "", "all are finite"
 
 
-EMPTY = "The expression is empty"
 REFUSED = {
     "is too large. The maximum is 1e12.": ["x = [[1, 2], [3, -1e999]]"],
     "is not a valid name": ["torch = 1", "lambda = 1", "mean = 1"],
@@ -127,7 +126,7 @@ REFUSED = {
     "an unprintable character": ["x = \u202e1"],
     "unknown name “q”. Defined so far: x": ["x = 1; q * 2"],
     "nested too deeply": ["x = 1; " + each for each in ("-" * 300 + "x", "(" * 30 + "x" + ")" * 30, "2^" * 100 + "x")],
-    EMPTY: [""],
+    "The expression is empty": [""],
     "Line 1, position 10: missing closing “)” before the end": ["x = (1, 2"],
     "Line 2, position 8: expected a number, a name or a bracket, got the end.": ["x = 1\ny = x +"],
     "Line 2, position 7: missing operator between 2 and x": ["x = 1\ny = 2 x"],
@@ -161,7 +160,8 @@ def test_a_syntax_error_has_a_short_message_with_its_position() -> None:
                 expressions.parse(program)
                 pytest.fail(f"{program} is accepted")
             message = str(refusal.value)
-            assert expected in message and message.startswith("Line ") == ("at most 400" != expected != EMPTY), message
+            assert expected in message and message.endswith(".") and len(message) < 220
+            assert message.startswith("Line ") or "characters" in message or "empty" in message, message
 
 
 MALFORMED: dict[str, list[Any]] = {

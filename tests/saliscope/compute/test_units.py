@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,15 +77,18 @@ def test_a_missing_or_damaged_index_is_left_out(
 ) -> None:
     """The nearest channels and the images are optional."""
     rows, whole = unit_indices.unit_rows(LAYER, CHANNELS, {}), shipped.read_bytes()
-    save = partial(partial, unit_indices.write_file, model=loaded.model)
     known = None
+
+    def save(table: pa.Table) -> Callable[[Path], object]:
+        return partial(unit_indices.write_file, model=loaded.model, units=table)
+
     for name, write, is_reported in (
         ("missing", lambda path: None, False),
         ("cut", lambda path: path.write_bytes(whole[:-100]), True),
         ("no settings", lambda path: pa.parquet.write_table(rows, path), True),
-        ("no layers", save(units=rows.drop_columns("layer")), True),
-        ("a channel is missing", save(units=rows.slice(1)), False),
-        ("names only", save(units=rows.drop_columns(["nearest", "image"])), False),
+        ("no layers", save(rows.drop_columns("layer")), True),
+        ("a channel is missing", save(rows.slice(1)), False),
+        ("names only", save(rows.drop_columns(["nearest", "image"])), False),
     ):
         assert known is None
         monkeypatch.setattr(units, "SHIPPED", shipped.with_name(f"{name}.parquet"))
