@@ -217,7 +217,8 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
             assert each.before == pytest.approx(float(before[index]), rel=1e-4)
             assert each.after == pytest.approx(float(after[index]), rel=1e-3), data
         assert step.place.channels == NUMBERS and change_messages.title(step).startswith("9 channels of stages.5 ")
-        assert change_view.changed(step)["classes"][0]["texts"][0] == names[top]
+        packed = change_view.changed(step)
+        assert packed["classes"][0]["texts"][0] == names[top] and len(packed["maps"]) == 2
 
 
 def test_a_swap_and_its_positions() -> None:
@@ -238,6 +239,7 @@ def test_a_swap_and_its_positions() -> None:
     assert one.effects is None
     assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
     assert "at row 3, column 6" in change_messages.title(one)
+    assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
     with pytest.raises(Refused, match="No cell at row 8"):
         answers(swap | {"cell": [7, 0]})
 

@@ -64,6 +64,7 @@ def test_the_norms_are_those_of_the_answer(new_dog: str, monkeypatch: pytest.Mon
         (gradient,) = torch.autograd.grad(score, outputs[0])
     hook.remove()
     assert packed["norms"][names.index("stages.2")] == pytest.approx(float(gradient.norm()), rel=1e-3)
+    assert packed["norms"][names.index("classifier")] is None
 
     monkeypatch.setattr(norms.network_calls, "run", lambda *_, **__: pytest.fail("computed again"))
     copy = Path(new_dog).with_name("copy.jpg")
