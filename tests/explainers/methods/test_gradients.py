@@ -20,7 +20,6 @@ from explainers import (
     internal_influence,
     layer_conductance,
     layer_integrated_gradients,
-    saliency,
     smooth_grad,
     smooth_grad_squared,
     var_grad,
@@ -62,7 +61,7 @@ def test_p97_noise_depends_on_the_seed_and_not_on_the_chunk_or_the_precision():
 def test_p98_noise_is_relative_to_the_range_of_the_image():
     """The same image in other units (and a model that converts them back) gives the same map in those units."""
     x, given = random_images(2), {"samples": 5, "sigma": 0.2}
-    for method, power in ((smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)):
+    for method, power in ((smooth_grad, 1), (smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)):
         first = method(Scaled(1.0).eval(), x, 1, **given)
         for scale in (255.0, 0.01):
             found = method(Scaled(scale).eval(), x * scale, 1, **given) * scale**power
@@ -93,7 +92,7 @@ def test_a_small_variance_next_to_a_large_mean_keeps_its_precision():
 
 def test_stopped_early_it_is_the_map_of_fewer_samples():
     net, x = curved(), random_images(2)
-    for method in (smooth_grad_squared, var_grad):
+    for method in (smooth_grad, smooth_grad_squared, var_grad):
         maps = []
         options = {"batch_size": 2, "progress": lambda partial, maps=maps: maps.append(partial.map) or partial.done < 4}
         stopped = method(net, x, 1, samples=9, **options)
@@ -136,14 +135,6 @@ def test_guided_paths_are_complete_for_quadratic_scores_with_any_steps():
         torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-10, atol=1e-11)
 
 
-def test_guided_paths_from_another_baseline_and_from_the_image_itself():
-    net, x = curved(), random_images()
-    start = random_images(seed=3)
-    found = guided_integrated_gradients(net, x, CLASSES, steps=400, baseline=start).sum((1, 2, 3))
-    torch.testing.assert_close(found, score_difference(net, x, start), rtol=5e-3, atol=1e-4)
-    assert not guided_integrated_gradients(net, x, CLASSES, baseline=x).any()
-
-
 # Gradient SHAP
 
 
@@ -152,19 +143,6 @@ def test_gradient_shap_of_a_linear_model_is_exact_if_each_baseline_is_sampled_eq
     expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - some.mean(0))
     found = gradient_shap(net, x, CLASSES, samples=8, baselines=some)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
-
-
-def test_p99_the_seed_determines_the_map():
-    """Global generators, torch's or NumPy's, have no influence and keep their state."""
-    numpy = pytest.importorskip("numpy")
-    net, x, maps = residual(), random_images(), []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        numpy.random.seed(seed)
-        before = torch.get_rng_state(), numpy.random.get_state()[1].copy()
-        maps.append(gradient_shap(net, x, 1, samples=6, seed=11, sigma=0.1, baselines=random_images(4, seed=5)))
-        assert torch.equal(before[0], torch.get_rng_state()) and (before[1] == numpy.random.get_state()[1]).all()
-    assert torch.equal(*maps)
 
 
 def incomplete_findings(e):
@@ -217,14 +195,6 @@ def test_p100_no_gap_is_reported_for_complete_maps_or_with_through():
 # Stopping, order, FORGrad, wrong use
 
 
-@pytest.mark.parametrize("method", [integrated_gradients, blur_integrated_gradients], ids=lambda m: m.__name__)
-def test_a_quarter_of_the_steps_approximates_the_map(method):
-    net, x = curved(), random_images()
-    whole = method(net, x, CLASSES, steps=64)
-    stopped = method(net, x, CLASSES, steps=64, batch_size=4, progress=lambda partial: partial.done < 16)
-    assert 0 < rel(stopped, whole) < 0.15
-
-
 def test_forgrad_filters_the_magnitude_of_its_base():
     net, x = curved(), random_images()
     noisy = smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
@@ -236,17 +206,6 @@ def test_forgrad_filters_the_magnitude_of_its_base():
     found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20, progress=told.append)
     torch.testing.assert_close(found, filtered(path, 4.0).abs(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(told[-1].map, found)
-
-
-def test_forgrad_of_saliency_accepts_an_input_with_one_row_for_each_image():
-    """It runs no variants of the images."""
-    net, x = curved(), random_images(3)
-    factors, told = torch.tensor([1.0, 2.0, -3.0], dtype=x.dtype), []
-    expected = filtered(saliency(net, x, 1).abs().amax(1) * factors.abs().view(-1, 1, 1), 4.0).abs()
-    weighted = {"forward": lambda batch: net(batch) * factors[:, None], "progress": told.append}
-    found = forgrad(net, x, 1, base="saliency", cutoff=4.0, **weighted)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-    assert torch.equal(told[-1].map, found)
 
 
 def test_baselines_of_another_shape_or_name_are_refused():

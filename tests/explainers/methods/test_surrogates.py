@@ -11,9 +11,7 @@ from torch import nn
 
 from explainers import (
     Contrast,
-    Logit,
     MaskScores,
-    Probability,
     Unit,
     explain,
     feature_ablation,
@@ -211,13 +209,6 @@ def test_responsibility_by_brute_force_over_random_decisions():
             ]
             expected.append(1 / (1 + min(sizes)) if sizes else 0)
         assert quadrants(lambda *shown, table=table: table[shown]) == pytest.approx(expected, abs=1e-15)
-
-
-def test_forms_of_a_class_are_the_same():
-    net, image = Decision(lambda a, b, c, d: a and (b or c)), FOUR.expand(2, 1, 2, 2)
-    expected = rex(net, image, samples=3, steps=2)
-    for form in (1, [1, 1], Logit(1), Probability(1), lambda scores: scores[:, 1]):
-        assert torch.equal(rex(net, image, form, samples=3, steps=2), expected)
 
 
 def test_a_baseline_that_keeps_the_class_is_reported():

@@ -14,17 +14,17 @@ import torchvision
 from torch import nn
 
 import explainers
-from explainers import METHODS, ExplainerError, default_layer, explain, feature_maps, grad_cam, saliency
+from explainers import METHODS, ExplainerError, default_layer, feature_maps, grad_cam, saliency
 from tests.support import nets
 from tests.support.calls import NAMES, OF_LAYERS, call
 from tests.support.nets import act_grad, plain, random_images, rel, residual, settle
-from tests.support.token_nets import swin_v1
+from tests.support.token_nets import swin_v1, vit
 
 pytestmark = pytest.mark.sample
 
 
-def noise_images(n=2, height=64, width=96, seed=0, channels=3):
-    return torch.randn(n, channels, height, width, generator=torch.Generator().manual_seed(seed))
+def noise_images(n=2, height=64, width=96):
+    return random_images(n, 3, height, width).float()
 
 
 @functools.cache
@@ -90,15 +90,6 @@ def test_p52_a_convolution_called_twice_has_a_map_for_each_call():
             grad_cam(net, x, 1, layer=layer)
 
 
-def test_p53_a_resnets_block_relu():
-    net, x = network("resnet18"), noise_images()
-    names = [layer.name for layer in explainers.list_layers(net, x)]
-    assert "layer4.1.relu#0" in names and "layer4.1.relu#1" in names and "layer4.1.relu" not in names
-    assert torch.equal(feature_maps(net, x, layer="layer4.1.relu#1"), feature_maps(net, x, layer="layer4"))
-    assert not torch.equal(feature_maps(net, x, layer="layer4.1.relu#0"), feature_maps(net, x, layer="layer4"))
-    torch.testing.assert_close(grad_cam(net, x, 1, layer="layer4.1.relu#1"), grad_cam(net, x, 1, layer="layer4"))
-
-
 @pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])  # CAM explains only the last layer
 def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
     net, x = settle(nets.TupleNet().double()), random_images()
@@ -158,7 +149,7 @@ def test_p75_default_layer_is_the_last_spatial_stage():
     for name in ("vgg11", "squeezenet1_1", "densenet121", "mobilenet_v2"):
         assert default_layer(network(name), noise_images(1, 128, 160)) == "features", name
     assert default_layer(swin_v1().float(), noise_images(1)) == "norm"
-    assert default_layer(vit(), noise_images(1, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
+    assert default_layer(vit(), random_images(1, 3, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
 
 
 FROZEN = {
@@ -187,20 +178,12 @@ def test_p76_p77_models_without_hooks_are_refused_or_explained_correctly(kind):
                     call(name, net, x, 1, **where)
         elif method.needs is None:
             assert method.applies(net) is None, name
-    for name in (
-        "saliency",
-        "integrated_gradients",
-        "smooth_grad",
-        "occlusion",
-        "rise",
-        "guided_backprop",
-        "deconvnet",
-    ):
+    for name in ("saliency", "integrated_gradients", "smooth_grad", "occlusion", "rise", "guided_backprop"):
         options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
         try:
             found = call(name, net, x, 1, **options)
         except ExplainerError as refusal:
-            assert name in ("guided_backprop", "deconvnet") and kind in str(refusal) and "saliency" in str(refusal)
+            assert name == "guided_backprop" and kind in str(refusal) and "saliency" in str(refusal)
         else:
             torch.testing.assert_close(found, call(name, original, x, 1), rtol=1e-8, atol=1e-10)
 
@@ -254,19 +237,14 @@ def tokens_by_hand(net, layer, x, classes, grid, extra=1):
     return (g.mean(1, keepdim=True) * a).sum(2).unflatten(1, grid)
 
 
-def vit(size=64, patch=16):
-    return settle(torchvision.models.VisionTransformer(size, patch, 3, 2, 16, 32, num_classes=7))
-
-
 def test_p81_p83_vit_blocks_give_the_grid_of_their_patches():
-    net, x = vit(), noise_images(2, 64, 64)
+    net, x = vit(), random_images(2, 3, 64, 64)
     layer = "encoder.layers.encoder_layer_1"
     found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
     assert found.shape == (2, 4, 4)
     expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (4, 4))
     assert rel(found, expected) < 1e-5
     assert feature_maps(net, x, layer=layer).shape == (2, 16, 4, 4)
-    assert grad_cam(vit(48, 8), noise_images(1, 48, 48), 1).shape == (1, 6, 6), "the grid is not fixed"
 
 
 def test_p84_sixteen_tokens_of_two_by_eight_or_eight_by_two():
@@ -278,35 +256,9 @@ def test_p84_sixteen_tokens_of_two_by_eight_or_eight_by_two():
             assert found.shape == (2, rows, columns) and rel(found, expected) < 1e-5
 
 
-LAST = "encoder.layers.encoder_layer_2"
-
-
-def test_p82_the_last_block_has_no_gradient_on_patches_and_the_default_has():
-    net, x = vit(), noise_images(2, 64, 64)
-    _, g, _ = act_grad(net, net.get_submodule(LAST), x, [1, 2])
-    assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
-    expected = tokens_by_hand(net, net.get_submodule(f"{LAST}.ln_1"), x, [1, 2], (4, 4))
-    assert expected.any() and rel(grad_cam(net, x, [1, 2], relu=False), expected) < 1e-5
-    e = explain("grad_cam", net, x, [1, 2], layer=LAST)
-    assert e.layer == f"{LAST}.ln_1" and e.findings[0][0].code == "token_only_gradient"
-
-
 def signed(name):
     """A final ReLU may rightly blank a map; before it, none may be blank."""
     return {"relu": False} if "relu" in METHODS[name].options else {}
-
-
-@pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])
-def test_p82_p85_maps_of_the_last_vit_block_and_of_swins_layouts_are_not_blank(name):
-    """Identity: Swin's `norm` keeps channels last, `permute` returns the same values with channels first."""
-    net, x = vit(), noise_images(2, 64, 64)
-    if METHODS[name].applies(net, LAST) is None:
-        assert call(name, net, x, [1, 2], layer=LAST, **signed(name)).flatten(1).any(1).all()
-    net, x = swin_v1(8), random_images(2, 3, 32, 64)
-    if METHODS[name].applies(net, "norm") is None:
-        last, second = (call(name, net, x, [1, 2], layer=layer, **signed(name)) for layer in ("norm", "permute"))
-        torch.testing.assert_close(last, second, rtol=1e-7, atol=1e-11)
-        assert last.flatten(1).any(1).all()
 
 
 def test_p85_channels_last_layers_of_swin_and_inside_convnext_blocks():

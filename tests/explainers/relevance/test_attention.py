@@ -30,35 +30,6 @@ CLASSES = [2, 0, 4]
 # The weights
 
 
-def with_custom_attention(net: nn.Module, fused: bool) -> nn.Module:
-    """The same network with one Linear for q, k and v, and with its own attention instead of PyTorch's module."""
-    other = plain_vit(1, fused=fused)
-    with torch.no_grad():
-        other.patch.weight.copy_(net.conv_proj.weight)
-        other.patch.bias.copy_(net.conv_proj.bias)
-        other.tokens.copy_(net.class_token)
-        other.norm, other.head = net.ln, net.head
-        for mine, block in zip(other.blocks, net.blocks, strict=True):
-            mine.norm1, mine.norm2, mine.mlp = block.ln_1, block.ln_2, block.mlp
-            mine.attn.qkv.weight.copy_(block.attention.in_proj_weight)
-            mine.attn.qkv.bias.copy_(block.attention.in_proj_bias)
-            mine.attn.proj = block.attention.out_proj
-    return other
-
-
-def test_grad_eclip_needs_the_queries_and_keys():
-    """Identity of `nn.MultiheadAttention` and torch's function; attention without this function is refused by name."""
-    net = two_blocks()
-    with torch.no_grad():
-        net.positions.zero_()
-    fused = with_custom_attention(net, True)
-    torch.testing.assert_close(
-        grad_eclip(fused, wide_images(), CLASSES), grad_eclip(net, wide_images(), CLASSES), rtol=1e-10, atol=1e-14
-    )
-    with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
-        grad_eclip(with_custom_attention(net, False), wide_images(), CLASSES)
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
     """In eval mode `nn.TransformerEncoder` runs one fused kernel, whose attention weights cannot be recorded."""
@@ -236,3 +207,8 @@ def test_le_grad_of_a_unit_by_hand():
     found = le_grad(net, x, unit("blocks.0", 3))
 
     torch.testing.assert_close(found, class_row(net, slope.relu().mean((1, 2))), rtol=1e-10, atol=1e-14)
+
+
+def test_grad_eclip_needs_the_queries_and_keys():
+    with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
+        grad_eclip(plain_vit(1, fused=False), wide_images(), CLASSES)

@@ -66,7 +66,7 @@ def test_zero_bias_by_hand_in_every_place_of_a_constant():
     torch.testing.assert_close(actual, expected.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
+def test_p67_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
     net, x = biased(plain), random_images()
     with torch.no_grad():
         net.conv1.bias.fill_(50.0)
