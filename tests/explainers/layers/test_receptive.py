@@ -60,11 +60,8 @@ def branches() -> nn.Module:
     ).eval()
 
 
-class Pooled(nn.Module):
-    """A max pool that returns the indices of its winners, as in a SegNet."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.max_pool2d(x, 3, 2, padding=1, return_indices=True)[0]
+POOLED = Written(lambda _, x: F.max_pool2d(x, 3, 2, padding=1, return_indices=True)[0])
+"""A max pool that returns the indices of its winners, as in a SegNet."""
 
 
 CHAINS = {
@@ -76,7 +73,7 @@ CHAINS = {
     "dilation": sequence(conv(2, 2, 3, dilation=2, padding=2), nn.Hardtanh(), conv(2, 2, 3, dilation=(1, 3))),
     "same, even": sequence(conv(2, 2, (2, 4), padding="same"), conv(2, 2, 1)),
     "adaptive": sequence(conv(2, 2, 3), nn.AdaptiveAvgPool2d((3, 2))),
-    "max-pool with indices": sequence(conv(2, 2, 3, padding=1), Pooled(), conv(2, 2, 2)),
+    "max-pool with indices": sequence(conv(2, 2, 3, padding=1), POOLED, conv(2, 2, 2)),
     "adaptive max": sequence(conv(2, 2, 3), nn.AdaptiveMaxPool2d((3, 2))),
     "transposed": sequence(conv(2, 2, 3, stride=2), nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1)),
     "upsampled": sequence(conv(2, 2, 3, stride=3), nn.Upsample(scale_factor=2)),
@@ -126,18 +123,16 @@ def added() -> nn.Module:
     return Written(lambda self, x: self.near(x).add_(self.far(x)), near=near, far=far)
 
 
-class Between(nn.Module):
+def between(function: Callable[[Tensor], Tensor], size: int = 3, stride: int = 1) -> nn.Module:
     """A function between two convolutions; with weights of zero, since the field follows from the architecture."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor], size: int = 3, stride: int = 1) -> None:
-        super().__init__()
-        self.conv, self.mix, self.out = nn.Conv2d(3, 4, size, stride), nn.Linear(4, 4), nn.Conv2d(4, 4, 1)
-        self.function = [function]
-        for parameter in self.parameters():
-            nn.init.zeros_(parameter)
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return self.out(function(self.mix(self.conv(x).movedim(1, -1)).movedim(-1, 1)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.function[0](self.mix(self.conv(x).movedim(1, -1)).movedim(-1, 1)))
+    net = Written(forward, conv=nn.Conv2d(3, 4, size, stride), mix=nn.Linear(4, 4), out=nn.Conv2d(4, 4, 1))
+    for parameter in net.parameters():
+        nn.init.zeros_(parameter)
+    return net
 
 
 def attend_to_earlier(x: Tensor) -> Tensor:
@@ -165,14 +160,14 @@ WHOLE = (0, 0, 12, 10)
         # VGG's 196 px extend 90 px beyond the first cell's 16 on either side; the left ones are clipped.
         (lambda: zoo("vgg16"), (112, 96), "29", (0, 0), (0, 0, 96, 106)),
         (added, (9, 9), "near", (4, 3), (3, 4, 4, 5)),
-        (lambda: Between(torch.relu), (9, 9), "out", (4, 3), (3, 4, 6, 7)),
+        (lambda: between(torch.relu), (9, 9), "out", (4, 3), (3, 4, 6, 7)),
         # Statistics and gates read every pixel; before them the field is the convolution's own 3 x 3.
-        (lambda: Between(gate), (10, 12), "conv", (2, 3), (3, 2, 6, 5)),
-        (lambda: Between(gate), (10, 12), "out", (2, 3), WHOLE),
-        (lambda: Between(lambda x: F.group_norm(x, 2)), (10, 12), "out", (2, 3), WHOLE),
-        (lambda: Between(F.instance_norm), (10, 12), "out", (2, 3), WHOLE),
+        (lambda: between(gate), (10, 12), "conv", (2, 3), (3, 2, 6, 5)),
+        (lambda: between(gate), (10, 12), "out", (2, 3), WHOLE),
+        (lambda: between(lambda x: F.group_norm(x, 2)), (10, 12), "out", (2, 3), WHOLE),
+        (lambda: between(F.instance_norm), (10, 12), "out", (2, 3), WHOLE),
         # Each of four patches may read only earlier ones.
-        (lambda: Between(attend_to_earlier, 2, 2), (2, 8), "out", (0, 2), (0, 0, 6, 2)),
+        (lambda: between(attend_to_earlier, 2, 2), (2, 8), "out", (0, 2), (0, 0, 6, 2)),
         # Patches of 4 px, windows of 7. Shifted by 3 cells the window covers rows and columns 3 to 9, hence whole
         # windows 0 and 1.
         (lambda: zoo("swin_t"), (112, 112), "features.0", (9, 5), (20, 36, 24, 40)),

@@ -8,6 +8,7 @@ import torch
 import explainers
 from explainers import default_layer, explain, feature_maps, grad_cam, list_layers
 from tests.support.nets import act_grad, as_maps, random_images
+from tests.support.oracles.attention import two_blocks
 from tests.support.token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
 WIDE, NORM = (32, 128), "blocks.1.norm1"
@@ -25,6 +26,7 @@ NETWORKS = {
     "patches by reshape": (lambda: plain_vit(1, cut="reshape"), WIDE, NORM),
     "pooled patches": (lambda: plain_vit(0, "patches"), WIDE, "norm"),
     "pooled patches, registers": (lambda: plain_vit(4, "patches"), WIDE, "norm"),
+    "eight by two": (lambda: two_blocks((8, 2)), (128, 32), "blocks.1.ln_1"),
     "pooled patches, last token": (lambda: plain_vit(1, "patches", is_last=True), WIDE, "norm"),
 }
 
@@ -33,9 +35,8 @@ def codes(explanation, row=0):
     return [finding.code for finding in explanation.findings[row]]
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("name", NETWORKS)
-def test_default_layer_and_grid_are_inferred(name):
+def test_p81_p83_p84_default_layer_and_grid_are_inferred(name):
     build, size, expected = NETWORKS[name]
     net, x = build(), random_images(1, 3, *size)
     layers = list_layers(net, x, spatial=True)
@@ -58,6 +59,14 @@ def test_default_layer_and_grid_are_inferred(name):
     change = (feature_maps(net, lit, layer=early) - feature_maps(net, dark, layer=early)).abs().sum(1)[0]
     height, width = change.shape
     assert change[height // 2 :, : width // 4].mean() > 2 * change[: height // 2, width // 2 :].mean()
+
+
+def test_p85_channels_last_layers_inside_the_blocks_of_swin_and_convnext():
+    for build, name in ((swin_v1, "features.1"), (conv_next, "features.3.1.block.2")):
+        net, x = build(), random_images(1, 3, 64, 96)
+        a, g, _ = act_grad(net, net.get_submodule(name), x, [5])
+        found = grad_cam(net, x, 5, layer=name, relu=False)
+        torch.testing.assert_close(found, (g.mean((1, 2), keepdim=True) * a).sum(3), rtol=1e-8, atol=1e-12)
 
 
 FIRST, LAST = (f"encoder.layers.encoder_layer_{k}" for k in (0, 2))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from explainers import Explanation
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, view
+from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, roughness, view
 from tests.support.color_difference import lab, linear
 
 MAP = torch.rand(3, 3)
@@ -31,10 +31,10 @@ def values_of(overlay_image: Image.Image) -> list[tuple[int, ...]]:
     return [tuple(data[i : i + step]) for i in range(0, len(data), step)]
 
 
-def mute(pixel: tuple[int, ...]) -> tuple[float, ...]:
+def mute(pixel: tuple[int, ...], color: float = 0.15, light: float = 0.8) -> tuple[float, ...]:
     """By hand: under a coarse map the image keeps 15% of its distance from gray, and 80% of its brightness."""
     luma = 0.2126 * pixel[0] + 0.7152 * pixel[1] + 0.0722 * pixel[2]
-    return tuple(0.8 * (luma + 0.15 * (value - luma)) for value in pixel)
+    return tuple(light * (luma + color * (value - luma)) for value in pixel)
 
 
 def blended(under: tuple[float, ...], color: tuple[int, ...] | list[int], share: float) -> tuple[int, ...]:
@@ -153,13 +153,15 @@ def test_fine_maps_have_no_contours():
     """By hand, on a map of the image's own size: each pixel has its color over 45% of the luma, and nothing else."""
     map = speckle().abs()
     top = view(map, smooth=False).high
+    image = noise(size=(64, 64))
 
-    drawn = overlay(grey(100, size=(64, 64)), map, smooth=False)
+    drawn = overlay(image, map, smooth=False)
 
     table = color_map("magma").tolist()
     share = [min(value / top, 1.0) for value in map.flatten().tolist()]
-    expected = torch.tensor([blended((45.0,) * 3, table[round(255 * each)], each) for each in share])
-    assert ((torch.tensor(values_of(drawn)) - expected).abs().amax(1) > 3).float().mean() < 0.001
+    muted = [mute(pixel, 0, 0.45) for pixel in values_of(image)]
+    expected = [blended(m, table[round(255 * each)], each) for m, each in zip(muted, share, strict=True)]
+    assert ((torch.tensor(values_of(drawn)) - torch.tensor(expected)).abs().amax(1) > 3).float().mean() < 0.001
 
 
 def test_signed_contours_are_drawn_on_either_side():
@@ -185,6 +187,9 @@ def test_no_peak_is_drawn_that_the_map_does_not_have():
 
 
 def test_which_maps_are_fine():
+    """By hand: a chessboard of -1 and 1 has variance 1 and steps of 2, so 4 / 2; a ramp of n cells 6 / (n^2 - 1)."""
+    board = (torch.arange(8)[:, None] + torch.arange(8)) % 2 * 2.0 - 1
+    assert (roughness(board), roughness(torch.arange(50.0)[None])) == pytest.approx((2, 6 / (50**2 - 1)))
     smooth = torch.nn.functional.interpolate(speckle(7)[None, None], (224, 224), mode="bicubic")[0, 0]
     blocks = speckle(14).repeat_interleave(16, 0).repeat_interleave(16, 1)
     assert view(speckle(64)).fine and view(speckle(32)).fine

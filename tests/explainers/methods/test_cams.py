@@ -29,6 +29,7 @@ from tests.support.nets import (
     ClassToken,
     OneConv,
     Residual,
+    Written,
     act_grad,
     cam_by_hand,
     curved,
@@ -82,22 +83,12 @@ def test_published_grad_cam():
     assert torch.equal(grad_cam(OneConv(), ramp(), 0, layer="relu1"), torch.tensor([[[0.0, 4.0], [28.0, 32.5]]]))
 
 
-class Suffix(nn.Module):
-    """The body of `plain`, a reshaping to the number of images or of rows, and a linear head."""
-
-    def __init__(self, by_images: bool):
-        super().__init__()
-        self.first, self.head, self.by_images = plain()[:4], nn.Linear(8, 5), by_images
-
-    def forward(self, x):
-        shape = (x.shape[0], 8, -1) if self.by_images else (-1, 8, 48)
-        return self.head(self.first(x).reshape(*shape).mean(2))
-
-
-@pytest.mark.parametrize("by_images", [True, False])
-def test_channel_effects_with_a_suffix_that_reshapes_the_batch(by_images):
-    """Otherwise the copies of an image could be read as one image."""
-    net, images = settle(Suffix(by_images).double()), random_images()
+@pytest.mark.parametrize("shape", [lambda x: (x.shape[0], 8, -1), lambda x: (-1, 8, 48)])
+def test_channel_effects_with_a_suffix_that_reshapes_the_batch(shape):
+    """To the number of images or of rows: otherwise the copies of an image could be read as one image."""
+    suffix = {"first": plain()[:4], "head": nn.Linear(8, 5)}
+    net = settle(Written(lambda net, x: net.head(net.first(x).reshape(*shape(x)).mean(2)), **suffix).double())
+    images = random_images()
     expected, _ = drops_by_hand(net, net.first.relu2, images, [1, 2, 3])
     actual = channel_effects(net, images, [1, 2, 3], layer="first.relu2")
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)

@@ -14,7 +14,18 @@ from explainers.perturbation.rng import PerImageGenerators
 from explainers.rules.deeplift_rules import ELEMENTWISE, slope
 from tests.explainers.relevance.test_lrp_conservation import Constants
 from tests.explainers.relevance.test_relevance import Operation, WithOperation
-from tests.support.nets import Activated, ClassToken, Reused, curved, plain, random_images, rel, residual, settle
+from tests.support.nets import (
+    Activated,
+    ClassToken,
+    Reused,
+    Written,
+    curved,
+    plain,
+    random_images,
+    rel,
+    residual,
+    settle,
+)
 from tests.support.oracles.rules import baselines, multipliers_by_hand
 
 CLASSES = [2, 0, 5]
@@ -177,16 +188,9 @@ def test_operations_without_a_rule_are_refused_with_operation_and_layer(word):
 def test_a_completeness_gap_is_a_finding():
     """A part of the score that is detached from the image changes, but gets no attribution."""
 
-    class Cut(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = plain()
-
-        def forward(self, x):
-            return self.net(x) + x.detach().mean((1, 2, 3), keepdim=False)[:, None]
-
+    cut = Written(lambda net, x: net.inner(x) + x.detach().mean((1, 2, 3))[:, None], inner=plain())
     for method, options in (("deep_lift", {}), ("deep_lift_shap", {"samples": 4})):
-        for net, told in ((Cut(), True), (plain(), False)):
+        for net, told in ((cut, True), (plain(), False)):
             e = explain(method, net, random_images(), CLASSES, **options)
             assert all(("incomplete" in [finding.code for finding in each]) == told for each in e.findings), method
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from explainers import (
+    METHODS,
     BadOption,
     blur_integrated_gradients,
     explain,
@@ -20,12 +21,25 @@ from explainers import (
     internal_influence,
     layer_conductance,
     layer_integrated_gradients,
+    saliency,
     smooth_grad,
     smooth_grad_squared,
     var_grad,
 )
+from explainers.maps.resize import reduce_channels
 from explainers.perturbation.baselines import baseline_of
-from tests.support.nets import ClassToken, Cubic, Scaled, Weighted, curved, random_images, rel, residual, settle
+from tests.support.nets import (
+    ClassToken,
+    Cubic,
+    Scaled,
+    Weighted,
+    Written,
+    curved,
+    random_images,
+    rel,
+    residual,
+    settle,
+)
 from tests.support.oracles.gradients import blurred, filtered
 
 CLASSES = [2, 0, 5]
@@ -80,13 +94,10 @@ def test_p98_the_variance_is_biased_by_default():
 def test_a_small_variance_next_to_a_large_mean_keeps_its_precision():
     """E[g²] − E[g]² would leave rounding noise in float32: 1e8 against 1e-2."""
 
-    class Steep(torch.nn.Module):
-        def forward(self, x):
-            return torch.stack([1e4 * x.sum((1, 2, 3)) + 0.05 * (x**2).sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
-
+    steep = Written(lambda _, x: (1e4 * x + 0.05 * x**2).sum((1, 2, 3))[:, None] * torch.tensor([1, -1]))
     x = random_images(1)
-    expected = var_grad(Steep(), x, 0, samples=6, batch_size=2)
-    found = var_grad(Steep(), x.float(), 0, samples=6, batch_size=2)
+    expected = var_grad(steep, x, 0, samples=6, batch_size=2)
+    found = var_grad(steep, x.float(), 0, samples=6, batch_size=2)
     assert rel(found, expected) < 0.05 and expected.max() < 0.1
 
 
@@ -97,7 +108,7 @@ def test_stopped_early_it_is_the_map_of_fewer_samples():
         options = {"batch_size": 2, "progress": lambda partial, maps=maps: maps.append(partial.map) or partial.done < 4}
         stopped = method(net, x, 1, samples=9, **options)
         torch.testing.assert_close(stopped, method(net, x, 1, samples=4), rtol=1e-10, atol=1e-15)
-        torch.testing.assert_close(maps[-1], stopped.sum(1))
+        torch.testing.assert_close(maps[-1], reduce_channels(stopped, METHODS[method.__name__].reduce))
 
 
 # Agreement with captum
@@ -206,6 +217,13 @@ def test_forgrad_filters_the_magnitude_of_its_base():
     found = forgrad(net, x, CLASSES, base="integrated_gradients", cutoff=4.0, steps=20, progress=told.append)
     torch.testing.assert_close(found, filtered(path, 4.0).abs(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(told[-1].map, found)
+    # Saliency runs no variants of the images, so another input may have one row for each image.
+    factors = torch.tensor([1.0, 2.0, -3.0], dtype=x.dtype)[:, None]
+    weighted = {"forward": lambda batch: net(batch) * factors, "progress": told.append}
+    found = forgrad(net, x, 1, base="saliency", cutoff=4.0, **weighted)
+    expected = filtered(saliency(net, x, 1).abs().amax(1) * factors.abs()[..., None], 4.0).abs()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert torch.equal(told[-1].map, found)
 
 
 def test_baselines_of_another_shape_or_name_are_refused():
@@ -219,22 +237,15 @@ def test_baselines_of_another_shape_or_name_are_refused():
 ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
 
 
-class Skip(nn.Module):
+def skip():
     """Smooth, with a skip connection around `inner`."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(3, 4, 3, padding=1)
-        self.inner = nn.Conv2d(4, 4, 3, padding=1)
-        self.head = nn.Linear(4, 7)
 
     def forward(self, x):
         x = torch.tanh(self.stem(x))
         return self.head(torch.tanh(x + self.inner(x)).mean((2, 3)))
 
-
-def skip():
-    return settle(Skip().double())
+    parts = {"stem": nn.Conv2d(3, 4, 3, padding=1), "inner": nn.Conv2d(4, 4, 3, padding=1), "head": nn.Linear(4, 7)}
+    return settle(Written(forward, **parts).double())
 
 
 def test_layer_integral_and_conductance_are_complete_without_a_bypass():

@@ -12,6 +12,7 @@ from explainers import Logit, Probability, explain, grad_cam
 from tests.support.nets import (
     Residual,
     Uniform,
+    Written,
     act_grad,
     cam_by_hand,
     check_once,
@@ -83,8 +84,6 @@ def test_p30_p31_grad_cam_pp_is_equation_19_without_an_epsilon(dtype):
     alpha = torch.where(denominator != 0, g**2 / denominator, 0)
     expected = ((alpha * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
     assert rel(explainers.grad_cam_pp(net, x, [2, 0, 5], layer="relu2"), expected) < 1e-5
-    never_applied = ((g**2 * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
-    assert rel(never_applied, expected) > 0.5
     with_epsilon = ((g**2 / (denominator + 1e-6) * g.relu()).sum((2, 3), keepdim=True) * a).sum(1).relu()
     assert rel(with_epsilon, expected) > 0.1
 
@@ -103,20 +102,16 @@ def test_p37_p38_ablation_weights_are_drops_for_every_chunk():
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 
-class Skip(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.drop, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Dropout(0.5), nn.Linear(4, 5)
-
-    def forward(self, x):
-        y = self.conv(x)
-        return self.fc((y + torch.tanh(self.drop(y))).mean((2, 3)))
-
-
 def test_p39_a_sweep_does_not_depend_on_the_order_of_layers():
     """Also around a layer that returns its input, as Dropout does: its gradient must exclude that of the skip."""
+
+    def skip(net, x):
+        y = net.conv(x)
+        return net.fc((y + torch.tanh(net.drop(y))).mean((2, 3)))
+
+    around = Written(skip, conv=nn.Conv2d(3, 4, 3, padding=1), drop=nn.Dropout(0.5), fc=nn.Linear(4, 5))
     x = random_images()  # all layers of the first network have the same number of channels
-    for net, layers in ((Residual(width=8), ["layer1", "layer2"]), (Skip(), ["conv", "drop"])):
+    for net, layers in ((Residual(width=8), ["layer1", "layer2"]), (around, ["conv", "drop"])):
         settle(net.double())
         forward = explainers.grad_cam_sweep(net, x, 1, layers=layers, relu=False)
         backward = explainers.grad_cam_sweep(net, x, 1, layers=layers[::-1], relu=False)

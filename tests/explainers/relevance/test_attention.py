@@ -19,7 +19,7 @@ from explainers import (
     unit,
 )
 from explainers.call.attention.record import record_attention
-from tests.support.nets import ClassToken, random_images, residual, settle
+from tests.support.nets import Written, random_images, residual, settle
 from tests.support.oracles.attention import attend_by_hand, class_row, two_blocks, wide_images
 from tests.support.token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
@@ -33,19 +33,13 @@ CLASSES = [2, 0, 4]
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
     """In eval mode `nn.TransformerEncoder` runs one fused kernel, whose attention weights cannot be recorded."""
-
-    class Encoded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patch = nn.Conv2d(3, 8, 16, 16)
-            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.encoder(self.patch(x).flatten(2).mT).mean(1))
-
-    net, x = settle(Encoded().double()).requires_grad_(False), random_images(2, 3, 32, 128)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    parts = {"patch": nn.Conv2d(3, 8, 16, 16), "head": nn.Linear(8, 5)}
+    net = Written(
+        lambda net, x: net.head(net.encoder(net.patch(x).flatten(2).mT).mean(1)),
+        encoder=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), **parts,
+    )  # fmt: skip
+    net, x = settle(net.double()).requires_grad_(False), random_images(2, 3, 32, 128)
     for name in ATTENTION:
         found = METHODS[name](net, x, 1)
         assert found.shape[-2:] == (2, 8) and found.flatten(1).std(1).min() > 0
@@ -105,15 +99,14 @@ def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
 def test_le_grad_of_mean_tokens_needs_blocks():
     """Attention modules that share one parent have no block output between them."""
 
-    class Flat(ClassToken):
-        def forward(self, x: Tensor) -> Tensor:
-            tokens = self.conv_proj(x).flatten(2).mT
-            for attention in (self.first, self.second):
-                tokens = tokens + attention(tokens, tokens, tokens)[0]
-            return self.head(tokens.mean(1))
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).mT
+        for attention in (self.first, self.second):
+            tokens = tokens + attention(tokens, tokens, tokens)[0]
+        return self.head(tokens.mean(1))
 
-    net = Flat()
-    net.first, net.second = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in "ab")
+    attentions = {name: nn.MultiheadAttention(8, 2, batch_first=True) for name in ("first", "second")}
+    net = Written(forward, patch=nn.Conv2d(3, 8, 16, 16), **attentions, head=nn.Linear(8, 5))
     net = settle(net.double())
 
     assert le_grad(net, wide_images(), 1).any()

@@ -12,29 +12,18 @@ import torchvision
 from torch import nn
 
 from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
-from tests.support.nets import OneConv, act_grad, ramp, random_images, rel, residual, settle
+from tests.support.nets import OneConv, Written, act_grad, ramp, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
 METHODS = [guided_backprop, deconvnet, deep_lift]
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 
-class Mixed(nn.Module):
-    """A ReLU module and an activation of another form, which would be missed silently."""
-
-    def __init__(self, act) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 5, 3)
-        self.relu, self.fc = nn.ReLU(), nn.Linear(5, 7)
-        object.__setattr__(self, "act", act)
-
-    def forward(self, x):
-        x = self.act(self.conv1(x))
-        return self.fc(self.relu(self.conv2(x)).mean((2, 3)))
-
-
 def net_with(act):
-    return settle(Mixed(act).double())
+    """A ReLU module and an activation of another form, which would be missed silently."""
+    parts = {"conv1": nn.Conv2d(3, 6, 3), "conv2": nn.Conv2d(6, 5, 3), "relu": nn.ReLU(), "fc": nn.Linear(5, 7)}
+    net = Written(lambda net, x: net.fc(net.relu(net.conv2(act(net.conv1(x)))).mean((2, 3))), **parts)
+    return settle(net.double())
 
 
 def set_item(x):

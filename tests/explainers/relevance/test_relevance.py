@@ -168,22 +168,12 @@ def test_unmerged_batch_norm_is_an_affine_layer():
 # Equivalent forms of one network
 
 
-class TwoBranches(nn.Module):
-    """Two branches, joined by a function, without biases."""
-
-    def __init__(self, join) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.Conv2d(3, 4, 1, bias=False)
-        self.conv3, self.fc = nn.Conv2d(4, 4, 1, bias=False), nn.Linear(4, 7, bias=False)
-        object.__setattr__(self, "join", join)
-
-    def forward(self, x):
-        joined = self.join(self.conv1(x), self.conv2(x)).relu()
-        return self.fc(self.conv3(joined).relu().mean((2, 3)))
-
-
 def two_branches(join):
-    return settle(TwoBranches(join).double())
+    """Two branches, joined by a function, without biases."""
+    parts = {"conv1": nn.Conv2d(3, 4, 3, padding=1, bias=False), "conv2": nn.Conv2d(3, 4, 1, bias=False)}
+    parts |= {"conv3": nn.Conv2d(4, 4, 1, bias=False), "fc": nn.Linear(4, 7, bias=False)}
+    forward = lambda net, x: net.fc(net.conv3(join(net.conv1(x), net.conv2(x)).relu()).relu().mean((2, 3)))  # noqa: E731
+    return settle(Written(forward, **parts).double())
 
 
 def in_place(a, b):
