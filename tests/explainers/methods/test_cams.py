@@ -174,6 +174,12 @@ def test_shapley_cam_through_attention():
     torch.testing.assert_close(actual, (g.mean((2, 3), keepdim=True) * a).sum(1), rtol=1e-5, atol=1e-8)
 
 
+def test_shapley_cam_leaves_probability_targets_unchanged():
+    net, images = curved(), random_images()
+    expected = shapley_cam(net, images, CLASSES, layer="act2", score="probability")
+    torch.testing.assert_close(shapley_cam(net, images, explainers.Probability(CLASSES), layer="act2"), expected)
+
+
 # Finer-CAM
 
 

@@ -90,7 +90,10 @@ def test_p52_a_convolution_called_twice_has_a_map_for_each_call():
 
 @pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])  # CAM explains only the last layer
 def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
-    pair = nets.Written(lambda self, x: (self.conv(x), 2 * self.conv(x)), conv=nn.Conv2d(3, 4, 3, padding=1))
+    def twice(self, x):
+        return (y := self.conv(x)), 2 * y
+
+    pair = nets.Written(twice, conv=nn.Conv2d(3, 4, 3, padding=1))
     net = nets.Written(lambda self, x: self.fc(sum(self.pair(x)).relu().mean((2, 3))), pair=pair, fc=nn.Linear(4, 5))
     net, x = settle(net.double()), random_images()
     with pytest.raises((TypeError, ExplainerError), match="pair.*tuple|tuple.*pair"):
