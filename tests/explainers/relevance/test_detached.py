@@ -33,10 +33,10 @@ class Small(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
         self.stage = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU())
-        self.head, self.end = nn.Linear(8, 5), nn.Identity()
+        self.start, self.head = nn.Identity(), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.end(self.head(self.stage(self.stem(x)).mean((2, 3))))
+        return self.head(self.stage(self.stem(self.start(x))).mean((2, 3)))
 
 
 def floating() -> nn.Module:
