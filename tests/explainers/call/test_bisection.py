@@ -48,6 +48,11 @@ def test_the_integral_is_the_difference_of_the_end_points(name):
         assert seen == other and torch.equal(found, again), "the chunk size does not change the points"
 
 
+def test_gaps_that_cancel_are_refined():
+    """The total gap of the first 18 points is 0, the gaps of the intervals are not."""
+    assert len(integral("waves")[1]) > 18
+
+
 def test_refinement_stops_at_the_maximum_number_of_points():
     """A score with a jump and zero gradient."""
     assert all(len(integral(name)[1]) <= MAX_POINTS for name in ("jump", "not a number"))

@@ -215,6 +215,17 @@ def test_rotation_keeps_distances_in_pixels():
         assert math.hypot(bottom - top, right - left) == pytest.approx(30, abs=0.5)
 
 
+def test_a_coarse_map_is_warped_back_like_a_fine_one():
+    """A 16 x 32 grid covers the image: the same rotation warps both alike."""
+
+    def coarse(images):
+        return F.avg_pool2d(images, 3).mean(1)
+
+    _, found = warped(coarse, SMOOTH_IMAGE, Augment(flip=True, zoom=0.1, turn=15, shift=0.05))
+    inner = (slice(None), slice(4, -4), slice(8, -8))
+    assert rel(found.mean[inner], coarse(SMOOTH_IMAGE)[inner]) < 0.1
+
+
 def test_pixels_outside_all_samples_are_zero_and_others_average_the_samples_that_contain_them():
     """A map of ones stays one at each pixel that any sample contains, whatever their number."""
     for samples in (1, 12):

@@ -7,7 +7,6 @@ networks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ import explainers
 from explainers import METHODS, METRICS, Contrast, Logit, Probability, Regression, Sum, unit
 from tests.explainers.hooks.test_blocks import BLOCKS, recorded
 from tests.explainers.metrics.test_metrics_contracts import SMALL as SMALL_METRICS
-from tests.support.calls import LONG, NAMES, small
+from tests.support.calls import NAMES, small
 from tests.support.dense_nets import Detection, Segmentation
 from tests.support.nets import Written, random_images, residual
 from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, PretendedTensor, pretended_devices
@@ -283,41 +282,3 @@ def test_the_pretended_device_refuses_what_accelerators_refuse() -> None:
                 wide()
         assert isinstance(ours + torch.tensor(1.0), PretendedTensor) and ours.sum().item() == 4
         assert transfers == {"to device": 1, "from device": 1}
-
-
-# Half precision
-
-
-CPU = torch.device("cpu")
-ONE_PASS = [name for name in NAMES if METHODS[name].family == "cam" and not METHODS[name].long]
-ONE_PASS = [name for name in ONE_PASS if name not in ("cam", "full_grad")] + ["saliency", "input_x_gradient"]
-CORRELATION = {torch.bfloat16: 0.98, torch.float16: 0.99}
-"""The lowest correlation with the map in float32; differences of a pixel reach a third of the maximum in bfloat16."""
-
-
-LOWEST = {"extremal_perturbation": 0.6, "xrai": 0.97}
-"""The same for an optimization, whose few steps amplify rounding, and for regions, which are sorted by their sums."""
-
-
-def explain(name: str, dtype: torch.dtype, device: torch.device, context: AbstractContextManager[Any]) -> Tensor:
-    network, images = residual().to(device, dtype), random_images(2).to(dtype).to(device)
-    options = small(name) | ({"components": 2} if "components" in METHODS[name].options else {})
-    with context:
-        return METHODS[name](network, images, [2, 0] if METHODS[name].reads_class else None, **options).cpu().float()
-
-
-def assert_close(found: Tensor, expected: Tensor, correlation: float) -> None:
-    assert bool(found.isfinite().all())
-    assert float(torch.corrcoef(torch.stack([found.flatten(), expected.flatten()]))[0, 1]) > correlation
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("name", [*ONE_PASS, *LONG])
-def test_half_precision(name: str) -> None:
-    """A network in half precision on an accelerator, and autocast on the CPU."""
-    expected = explain(name, torch.float32, CPU, nullcontext())
-    for dtype, correlation in CORRELATION.items():
-        lowest = LOWEST.get(name, correlation)
-        assert_close(explain(name, torch.float32, CPU, torch.autocast("cpu", dtype)), expected, lowest)
-        with pretended_devices():
-            assert_close(explain(name, dtype, WITHOUT_FLOAT64, nullcontext()), expected, lowest)

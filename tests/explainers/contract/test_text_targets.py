@@ -151,8 +151,7 @@ def test_wrong_uses() -> None:
 
 
 def test_the_message_for_an_embedding_names_similarity() -> None:
-    """A pair of features without `logits_per_image`, and CLIP's image encoder with its projection."""
-
+    """A pair of features without `logits_per_image`."""
     net: Any = dual()
 
     def pair(images: Tensor) -> dict[str, Tensor]:
@@ -161,9 +160,3 @@ def test_the_message_for_an_embedding_names_similarity() -> None:
     with pytest.raises(BadTarget, match=r"'image_features', give Similarity.*text_embedding\(model, tokens\)"):
         saliency(net, IMAGES, forward=pair)
     assert saliency(net, IMAGES, Similarity(text_embedding(net, TOKENS)[0]), forward=pair).any()
-    transformers = pytest.importorskip("transformers")
-    config = transformers.CLIPVisionConfig(**SIZES, image_size=32, patch_size=8, projection_dim=12)
-    vision = transformers.CLIPVisionModelWithProjection(config).eval()
-    with pytest.raises(BadTarget, match="'image_embeds', give Similarity"):
-        explainers.grad_cam(vision, IMAGES)
-    assert explainers.grad_cam(vision, IMAGES, Similarity(torch.rand(12))).shape == (2, 4, 4)

@@ -152,6 +152,7 @@ KEYWORDS: list[Row] = [
     (lambda n, x: grad_cam(n, x, targets=1), BadOption, misspelled("targets", "target")),
     (lambda n, x: grad_cam(n, x, target_layer="0"), BadOption, misspelled("target_layer", "layer")),
     (lambda n, x: grad_cam(n, inputs=x), BadOption, misspelled("inputs", "images")),
+    (lambda n, x: saliency(n, x, foward=n), BadOption, "Did you mean 'forward'.*Available options: forward, through"),
     (lambda n, x: integrated_gradients(n, x, n_step=8), BadOption, misspelled("n_step", "steps")),
     (lambda n, x: occlusion(n, x, sliding_window_shapes=4), BadOption, misspelled("sliding_window_shapes", "window")),
     (lambda n, x: explain("grad_cam", n, x, reduction="sum"), BadOption, misspelled("reduction", "reduce")),
