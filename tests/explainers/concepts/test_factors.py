@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -132,18 +134,18 @@ def test_maps_through_all_components_add_up():
     assert explainers.grad_cam(net, images, 2, layer="conv1", through=every[0]).shape[0] == 2
 
 
-@METHODS
-def test_a_fit_that_continues_is_one_fit(method):
-    net, images = residual(), random_images(4)
-    options = FITS[method]
-    whole = find_concepts(net, images, "layer1", 4, method, **options)
-    stopped = find_concepts(net, images, "layer1", 4, method, **options, progress=lambda part: part.fraction < 0.5)
-    assert method == "pca" or (not stopped.finished and stopped.steps < whole.steps)
-    continued = find_concepts(net, images, "layer1", 4, method, **options, resume=stopped)
+@pytest.mark.parametrize(("method", "stop"), [("pca", 1), ("nmf", 1), ("nmf", 20), ("nmf", 62), ("sae", 2)])
+def test_a_fit_that_stops_and_continues_is_one_fit(method, stop):
+    """Also if it stops before the random starts of NMF are compared, which are steps of their own."""
+    fit = functools.partial(find_concepts, residual(), random_images(4), "layer1", 4, method, **FITS[method])
+    whole, maps = fit(), []
+    stopped = fit(progress=lambda part: part.map is None or maps.append(part.map) or len(maps) < stop)
+    assert method == "pca" or (stopped.steps == stop and not stopped.finished and 0 <= stopped.error <= 1)
+    continued = fit(resume=stopped)
     assert torch.equal(continued.dictionary.directions, whole.dictionary.directions)
     assert continued.finished and continued.steps == whole.steps
     with pytest.raises(BadOption, match="seed"):
-        find_concepts(net, images, "layer1", 4, method, **options, seed=1, resume=stopped)
+        fit(seed=1, resume=stopped)
 
 
 def test_concepts_of_tokens():
@@ -210,24 +212,6 @@ def test_a_concept_that_is_not_active_is_reported():
         for finding in explainers.explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]).findings[0]
     ]
     assert "inactive_concept" not in codes
-
-
-def test_a_stop_in_the_first_steps_returns_factors():
-    """Also before the random starts are compared, which are steps of their own."""
-    net, images = planted_network(), planted_images(30, 3)[0]
-    for steps in (1, 20, 62):
-        count = 0
-
-        def stop(part, steps=steps):
-            nonlocal count
-            count += part.map is not None
-            return count < steps
-
-        found = find_concepts(net, images, "features", 4, "nmf", progress=stop)
-        assert found.steps == steps and not found.finished and 0 <= found.error <= 1
-        resumed = find_concepts(net, images, "features", 4, "nmf", resume=found)
-        whole = find_concepts(net, images, "features", 4, "nmf")
-        assert torch.allclose(resumed.dictionary.directions, whole.dictionary.directions)
 
 
 # TCAV: a planted concept is found, and random concepts are not
