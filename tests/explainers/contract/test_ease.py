@@ -149,7 +149,7 @@ def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
 
 
 LARGE = torch.rand(40, 40)
-STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object(), LARGE.numpy(), [LARGE], [small()]]
+STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object(), (LARGE,), (small(),)]
 GIVEN: dict[str, Any] = dict.fromkeys(("model", "model_a", "model_b"), small())
 GIVEN |= {"images": IMAGES, "image": IMAGES[:1], "others": IMAGES.flip(0), "method": "saliency", "layer": "2"}
 GIVEN |= {"maps": torch.rand(2, 16, 16), "map": torch.rand(4, 4), "features": torch.rand(3, 4, 4)}

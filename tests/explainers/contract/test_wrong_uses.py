@@ -161,7 +161,8 @@ KEYWORDS: list[Row] = [
 NO_CLASSES: list[Any] = [
     # What is not a class index
     *(np.array([1.0, 2.0, 0.0]), np.array([True, False, True]), np.array([[1, 2, 0]]), np.array(["a", "b", "c"])),
-    *(np.float64(1), np.bool_(True), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
+    *(np.float64(1), np.zeros((40, 40)), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
+    np.bool_(True),
     *(torch.tensor(True), torch.tensor([1, 2, 0], device="meta"), {1, 2, 0}, "cat", Logit, [True, False, True]),
 ]
 COUNTS: list[Callable[[], Any]] = [
@@ -255,7 +256,7 @@ AFTER_A_PASS: list[Row] = [
         (call, BadImages, r"4 channels, but the model takes 3")
         for call in (
             lambda n, x: saliency(n, FOUR),
-            lambda n, x: saliency(n.train(), FOUR),
+            lambda n, x: saliency(curved().train(), FOUR),
             lambda n, x: saliency(without_convolution(), FOUR),
             lambda n, x: occlusion(n, FOUR),
             lambda n, x: explainers.list_layers(n, FOUR),
