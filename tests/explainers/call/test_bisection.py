@@ -12,12 +12,14 @@ from explainers.call.loop import Loop
 from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, Bisection, bisect
 from tests.support.nets import Written, curved, random_images, settle
 
+PI = torch.pi
 SHARES = torch.tensor([0.5, 1.0, -0.5]).double()
 CHANGES = {
     "straight": (lambda t: 3 * t + 1, lambda t: 0 * t + 3),
     "bent": (lambda t: t**3 - t / 2, lambda t: 3 * t**2 - 0.5),
     "early": (lambda t: 2 * (1 - torch.exp(-500 * t)), lambda t: 1000 * torch.exp(-500 * t)),
     "kinked": (lambda t: (t - 0.37).clamp(min=0), lambda t: (t > 0.37).double()),
+    "waves": (lambda t: t + 1 - torch.cos(20 * PI * t), lambda t: 1 + 20 * PI * torch.sin(20 * PI * t)),
     "jump": (lambda t: (t > 0.3).double(), lambda t: 0 * t),
     "not a number": (lambda t: torch.where(t > 0.3, torch.nan, 0.0), lambda t: 0 * t),
 }

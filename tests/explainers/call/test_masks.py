@@ -7,7 +7,7 @@ import torch
 from scipy import ndimage
 
 from explainers import BadOption, occlusion
-from explainers.perturbation.segments import blend, grid, parts_of, superpixels
+from explainers.perturbation.segments import Parts, blend, grid, parts_of, superpixels
 from tests.support.nets import Weighted, curved, random_images, residual, settle
 from tests.support.oracles import occlusion_by_hand
 
@@ -106,6 +106,14 @@ def test_superpixels_follow_an_edge():
         labels = superpixels(image, 16, 0.2)[0]
         left, right = set(labels[:, :13].flatten().tolist()), set(labels[:, 13:].flatten().tolist())
         assert left and right and not left & right
+
+
+def test_pixels_of_an_absent_part_are_hidden():
+    """Three overlapping masks on a row of four pixels; the last pixel belongs to none and is always shown."""
+    masks = torch.tensor([[[1.0, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0.5, 0, 0]]])
+    present = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]]).bool()
+    shown = Parts(3, masks=masks).shown(present)[:, 0]
+    torch.testing.assert_close(shown, torch.tensor([[1.0, 1, 1, 1], [0, 0, 1, 1], [1, 0.5, 1, 1], [0, 0, 0, 1]]))
 
 
 def test_blend_is_exact_at_zero_and_one():

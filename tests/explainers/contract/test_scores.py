@@ -137,6 +137,8 @@ def test_the_caller_decides(score: str, tmp_path: Path) -> None:
     found = explain("saliency", model, IMAGES, 1, score=score, compare=False)
     expected = {"softmax": softmax(), "sigmoid": sigmoid(), "logit": y}[score]
     assert found.score == score and declared() is None
+    with explainers.declared_score(score):
+        assert explainers.detect_score(model, IMAGES) == score
     found.save(str(tmp_path / "one.npz"))
     assert Explanation.load(str(tmp_path / "one.npz")).score == score
     known = None if score == "logit" else pytest.approx(float(expected[1, 1]))

@@ -59,6 +59,7 @@ def test_statistics_equal_those_in_double_precision(dtype):
 def test_chosen_statistics_overflow_nan_and_empty_gradients():
     chosen = once(VALUES, statistics=["max", "mean"])
     assert dict(chosen.statistics) == pytest.approx({"max": 12, "mean": 2.2})
+    assert once(-VALUES).statistics["max"] == 12, "the largest magnitude"
     assert (chosen.step, chosen.name, chosen.kind, chosen.size, chosen.histogram) == (0, "0", "parameter", 5, None)
     assert once(torch.full((4,), 1e30)).statistics["norm"] == pytest.approx(2e30)
     assert once(torch.full((4,), 60000.0).half()).statistics["norm"] == pytest.approx(120000, rel=1e-3)

@@ -106,7 +106,7 @@ NEEDS_SCALE: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("block", NEEDS_SCALE.values(), ids=NEEDS_SCALE)
 def test_a_scaler_in_use_must_be_passed(block):
-    net, scaler = two_layers(), torch.amp.GradScaler("cpu")
+    net, scaler = two_layers(), type("Own", (torch.amp.GradScaler,), {})("cpu")
     refusal = pytest.raises(BadOption, match=r"scaler=scaler.*scaler=False")
     with block(net), refusal:  # the scaler has not scaled any loss before
         scaled(net, scaler)
