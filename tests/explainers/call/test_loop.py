@@ -186,7 +186,7 @@ def test_an_error_of_one_row_is_raised_unless_the_network_may_need_its_batch_siz
             retry_with_repeated_batch(Mock(side_effect=error), lambda: 7)
 
 
-# Partial maps, progress, layers next to a skip connection
+# Progress, layers next to a skip connection, points on small images
 
 
 def test_progress_runs_outside_of_the_call():
