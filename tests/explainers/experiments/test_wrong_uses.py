@@ -14,6 +14,7 @@ from tests.support.nets import Twice, plain, random_images, settle
 from tests.support.traces import nothing_left
 
 MAPS = torch.rand(3, 4, 4)
+TWICE = settle(Twice().double())
 
 
 def intervened(error: str, **changed: Any) -> Row:
@@ -73,7 +74,7 @@ EXPERIMENTS: list[Row] = [
     (lambda n, x: explainers.patch_effects(n, x, zeros(1, 3, 5, 5), layer="net.conv1"), BadOption, "Resize them"),
     (lambda n, x: explainers.patch_effects(n, x, x, layer="net.head"), explainers.NoSpatialOutput, "head"),
     (lambda n, x: explainers.intervene(n, x, "net.conv"), LayerNotFound, "Did you mean 'net.conv1'"),
-    (lambda n, x: explainers.intervene(settle(Twice().double()), x, "relu"), explainers.LayerRanRepeatedly, "Name the"),
+    (lambda n, x: explainers.intervene(TWICE, x, "relu"), explainers.LayerRanRepeatedly, "Name the"),
     erased("constant", torch.ones(3, 4, 4)),
     erased("not finite", torch.full((3, 4, 4), NAN)),
     *(erased("one map", maps) for maps in (torch.rand(4, 4, 4), torch.rand(3, 3, 4, 4), 1.5)),
