@@ -195,7 +195,11 @@ def test_layers_are_found_again_after_any_change_of_the_network_or_the_image():
         assert found == grids(ByFeature(), image.clone()), factor
         seen.add(str(found))
         image.div_(factor)
-    for change in (lambda: net.limit[0].add_(9), lambda: net.first.weight.data.neg_()):
+    for change in (
+        lambda: net.first.register_forward_hook(lambda module, inputs, output: output + 9),
+        lambda: net.limit[0].add_(9),
+        lambda: net.first.weight.data.neg_(),
+    ):
         change()
         assert grids(net, image) == grids(copy.deepcopy(net), image)
     assert len(seen) == 2
