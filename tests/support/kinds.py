@@ -63,6 +63,27 @@ class Checkpointed(Conv):
         return scores
 
 
+class InnerGradient(Conv):
+    """Takes a gradient inside its forward pass."""
+
+    def before(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.first(leaf).sum(), leaf)
+        return x * gradient.sign()
+
+
+class Ends(Conv):
+    """Ends with a function of the network and its maps."""
+
+    def __init__(self, end: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.end = [end]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end[0](self, self.relu(self.second(self.first(x).relu())))
+
+
 class Squeezed(Conv):
     """Returns [5] for a single image."""
 
@@ -212,6 +233,8 @@ KINDS: dict[str, Kind] = {
     **{name: Kind(partial(Applied, noise), unequal(2), "stochastic") for name, noise in NOISE.items()},
     **{f"buffer {name}": Kind(make, 3 * lights(size=16), "buffers_written") for name, make in WRITING.items()},
     **{name: Kind(make, lights(), plain=plain) for name, (make, plain) in SAME.items()},
+    "inner gradient": Kind(InnerGradient, lights()),
+    "quantile": Kind(partial(Ends, lambda net, maps: net.head(maps.flatten(2).quantile(0.9, dim=2))), lights()),
     "modified input, row by row": Kind(
         partial(Applied, lambda x: MIXING["mean"](normalize_in_place(x))), unequal(), "rows_depend",
         partial(Applied, lambda x: MIXING["mean"](normalize(x))),

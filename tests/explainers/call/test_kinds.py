@@ -77,6 +77,15 @@ def test_all_methods_treat_each_kind_alike(name: str) -> None:
         check(KINDS[kind], name)
 
 
+@pytest.mark.parametrize("change", [torch.jit.script, lambda part: torch.jit.freeze(torch.jit.script(part))])
+def test_a_network_with_a_scripted_part_has_the_maps_of_the_whole_one(change) -> None:
+    net = Conv()
+    net.second = change(net.second)
+    for name in ("saliency", "occlusion", "integrated_gradients", "grad_cam"):
+        layer = {"layer": "first"} if METHODS[name].takes_layer else {}
+        torch.testing.assert_close(call(name, net, lights(), 1, **layer), call(name, Conv(), lights(), 1, **layer))
+
+
 class Bypassed(Conv):
     """The features are multiplied by a channel of the image: a path around all layers."""
 
