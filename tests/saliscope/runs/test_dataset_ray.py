@@ -37,7 +37,6 @@ from saliscope.runs.ray_engine.stages import Batch, End, list_partition, picklab
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.shards.writing import ShardFiles
-from saliscope.runs.sources import listing
 from saliscope.runs.stores import open_store
 from saliscope.zoo.model import Model
 from tests.saliscope.runs.test_dataset_stores import (
@@ -295,7 +294,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def test_tables_of_a_hub_are_partitions(hub, source, model, tmp_path, monkeypatch):
     """A table is requested in its turn. Oracle: the same tables on this machine."""
     explain(str(hub.folder / "data"), tmp_path / "local", model)
-    monkeypatch.setattr(listing, "FILES", 2)
+    monkeypatch.setattr("saliscope.runs.sources.listing.FILES", 2)
     listing = sources.list_items(f"hf://datasets/me/data{source}")
     hub.requested.clear()
     assert len(listing.partitions) == 3 and sum(map(len, listing.partitions[1]())) == 16
