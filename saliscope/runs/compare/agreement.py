@@ -122,7 +122,7 @@ def compare_maps(
         overlaps[rows] = top_overlap(x, y)
         uniform = np.isnan(correlations[rows])
         overlaps[rows[uniform]] = np.nan
-        zero = np.logical_not(np.any(x, axis=1) & np.any(y, axis=1))[uniform]
+        zero = ~(x.any(1) & y.any(1))[uniform]
         reasons[rows[uniform]] = np.where(zero, "a map is zero everywhere", "uniform map")
     return correlations, overlaps, reasons, counts
 
