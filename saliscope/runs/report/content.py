@@ -46,18 +46,6 @@ LIMITS = {
     "paths": 20,
 }
 """Numbers that the template names. The last three are the most entries that are shown."""
-REGIONS = {
-    "border": {"short": "At border", "title": "At the border (the outer 10% of each side)"},
-    "box": {"short": "In box", "title": "In the given box"},
-    "mask": {"short": "In mask", "title": "In the given mask"},
-}
-PROBABILITIES = {
-    "sigmoid": "sigmoid of each score, so the probabilities of an image do not sum to 1",
-    "identity": "as returned by the network",
-    "log": "as returned by the network, as logarithms",
-    "logit": "none: the scores of the network are not probabilities",
-}
-"""How scores became probabilities, unless by a softmax."""
 
 
 def analyze(data: RunData, report: Report) -> answers.Results:
@@ -122,7 +110,6 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "devices": sorted(
             {name for table in data.tables(["device"]) for name in table["device"].unique().to_pylist() if name}
         ),
-        "probabilities": PROBABILITIES.get(manifest.get("score", "")),
         "folder": shlex.quote(str(data.folder)),
     }
     images_data = _images(page, page.all_maps.regions["border"].shares, found.clusters)
@@ -138,7 +125,7 @@ def _region(name: str, region: Region, rows: list[dict[str, Any]]) -> dict[str, 
     """Return a row of the table of regions; `high` and `low` are share and name of the extreme classes, or None."""
     known = sorted((share, row["name"]) for row in rows if (share := row["shares"][name]) is not None)
     return {
-        **REGIONS[name],
+        "name": name,
         "mean": summary.mean(region.shares),
         "even": region.even,
         "count": int(np.isfinite(region.shares).sum()),
