@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +29,11 @@ class Ancestor:
 
 @dataclass(frozen=True)
 class Tree:
-    """The parents of nodes, their names, and the number of classes below each."""
+    """The nodes of each class, from itself to the root, and the names and numbers of classes of the nodes."""
 
-    parents: dict[str, str]
+    above: list[list[str]]
     names: dict[str, str]
     sizes: Counter[str]
-    classes: list[str]
-    above: list[list[str]] = field(default_factory=list)
-    """The nodes of each class, from itself to the root."""
-
-    def ancestors(self, node: str) -> list[str]:
-        """Return a node and its ancestors, up to the root."""
-        found = [node]
-        while parent := self.parents.get(found[-1]):
-            found.append(parent)
-        return found
 
     def common(self, a: int, b: int) -> str:
         """Return the closest common ancestor of two classes."""
@@ -55,11 +46,12 @@ def tree() -> Tree:
     """Return the hierarchy of the ImageNet classes."""
     lines = [line.split("\t") for line in FILE.read_text("utf-8").splitlines() if not line.startswith("#")]
     parents = {node: parent for node, parent, _ in lines}
-    found = Tree(parents, {node: name for node, _, name in lines}, Counter(), WNIDS.read_text("ascii").split())
-    for wnid in found.classes:
-        found.above.append(found.ancestors(wnid))
-        found.sizes.update(found.above[-1])
-    return found
+    above = []
+    for wnid in WNIDS.read_text("ascii").split():
+        above.append([wnid])
+        while parent := parents.get(above[-1][-1]):
+            above[-1].append(parent)
+    return Tree(above, {node: name for node, _, name in lines}, Counter(itertools.chain(*above)))
 
 
 def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | None:
