@@ -93,18 +93,12 @@ def compare_maps(
     """
     count = len(a)
     correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
-    reasons = np.full(count, "", dtype=object)
-    sizes = [
-        np.stack([np.array(table[name].to_pylist(), dtype=float) for name in ("map_height", "map_width")], axis=1)
-        for table in (a, b)
-    ]
-    both = np.concatenate(sizes, axis=1)
-    missing = np.isnan(both).any(1)
-    reasons[missing] = "no map"
+    names = ("map_height", "map_width")
+    both = np.stack([np.asarray(table[name].fill_null(0)) for table in (a, b) for name in names], axis=1)
+    reasons = np.where(both.all(1), "", "no map").astype(object)
     counts = {}
-    for combination in np.unique(both[~missing], axis=0):
-        rows = np.flatnonzero((both == combination).all(1))
-        h, w, other_h, other_w = (int(each) for each in combination)
+    for h, w, other_h, other_w in np.unique(both[both.all(1)], axis=0).tolist():
+        rows = np.flatnonzero((both == (h, w, other_h, other_w)).all(1))
         counts[(h, w), (other_h, other_w)] = len(rows)
         grid = common_size((h, w), (other_h, other_w), frames)
         if grid[0] * grid[1] < LEAST:
@@ -137,36 +131,38 @@ class Alignment:
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
     """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
-    by_size = [formats.by_size(run.data.settings.get("method", "")) for run in (a, b)]
-
-    def frames(first: Box, second: Box) -> tuple[Frame, Frame]:
-        return Frame(first, by_size[0]), Frame(second, by_size[1])
-
+    boxes: tuple[Box, Box] | None = (WHOLE, WHOLE)
+    note = "Both networks received the same part of each image."
     hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
-    if hashes[0] is not None and hashes[0] == hashes[1]:
-        return Alignment(frames(WHOLE, WHOLE), "Both networks received the same part of each image.")
-    models = [run.try_model() for run in (a, b)]
-    if models[0] is None or models[1] is None:
-        names = " and ".join(
-            str(run.data.settings.get("model")) for run, model in zip((a, b), models, strict=True) if not model
-        )
-        return Alignment(
-            None,
-            "Maps were not compared: the preprocessing of the runs may differ, and the network is not available or has "
-            f"changed ({names}). Make it available to compare the part of the images that both networks received.",
-        )
-    boxes = common_boxes(models[0].preparation, models[1].preparation)
+    if hashes[0] is None or hashes[0] != hashes[1]:
+        models = [run.try_model() for run in (a, b)]
+        if models[0] is None or models[1] is None:
+            names = " and ".join(
+                str(run.data.settings.get("model")) for run, model in zip((a, b), models, strict=True) if not model
+            )
+            return Alignment(
+                None,
+                "Maps were not compared: the preprocessing of the runs may differ, and the network is not available or "
+                f"has changed ({names}). Make it available to compare the part of the images that both networks "
+                "received.",
+            )
+        boxes = common_boxes(models[0].preparation, models[1].preparation)
     if boxes is None:
         return Alignment(
             None,
             "Maps were not compared: the networks crop images differently, in a way that depends on the shape of the "
             "image. Use the same crop for both runs to compare their maps.",
         )
-    if boxes == (WHOLE, WHOLE):
-        return Alignment(frames(*boxes), "Both networks received the same part of each image.")
-    shares = [f"{100 * (box[2] - box[0]):.0f}% × {100 * (box[3] - box[1]):.0f}%" for box in boxes]
-    note = "The networks crop images differently. Maps are compared on the part that both received: "
-    return Alignment(frames(*boxes), f"{note}{shares[0]} of the maps of A and {shares[1]} of those of B.")
+    if boxes != (WHOLE, WHOLE):
+        shares = [f"{100 * (box[2] - box[0]):.0f}% × {100 * (box[3] - box[1]):.0f}%" for box in boxes]
+        note = (
+            "The networks crop images differently. Maps are compared on the part that both received: "
+            f"{shares[0]} of the maps of A and {shares[1]} of those of B."
+        )
+    first, second = (
+        Frame(box, formats.by_size(run.data.settings.get("method", ""))) for box, run in zip(boxes, (a, b), strict=True)
+    )
+    return Alignment((first, second), note)
 
 
 def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:

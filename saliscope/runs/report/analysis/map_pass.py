@@ -65,7 +65,7 @@ def read_all(
     sums: dict[int, Floats] = {}
     counts: dict[int, int] = {}
     coverages: dict[str, list[float]] = {name: [0.0, 0.0] for name in regions}
-    kept: list[Maps] = []
+    kept = [Maps(np.zeros(0, dtype=np.int64), np.zeros((0, *size)), np.zeros((0, *size)))]
     for start, table in data.batches(MAPS, ROWS):
         maps = read_maps(table, by_size=by_size, size=size)
         if not len(maps.rows):
@@ -79,15 +79,11 @@ def read_all(
             coverages[name][1] += float(known.sum()) * (len(rows) if region.ndim == 2 else 1)
         _add_means(maps.values, groups[rows], sums, counts)
         inside = chosen[rows]
-        if inside.any():
-            kept.append(Maps(rows[inside], maps.values[inside], maps.relevance[inside]))
+        kept.append(Maps(rows[inside], maps.values[inside], maps.relevance[inside]))
     for name, (total, cells) in coverages.items():
         found[name].even = total / cells if cells else float("nan")
-    sample = Maps(
-        np.concatenate([each.rows for each in kept]) if kept else np.zeros(0, dtype=np.int64),
-        np.concatenate([each.values for each in kept]) if kept else np.zeros((0, *size)),
-        np.concatenate([each.relevance for each in kept]) if kept else np.zeros((0, *size)),
-    )
+    rows, values, relevance = zip(*((each.rows, each.values, each.relevance) for each in kept), strict=True)
+    sample = Maps(np.concatenate(rows), np.concatenate(values), np.concatenate(relevance))
     means = {code: sums[code] / counts[code] for code in sums}
     return MapPass(sample, bool((columns.has_map & ~chosen).any()), found, means, counts)
 

@@ -136,25 +136,23 @@ class Confusions:
 
 def confusions(columns: Columns, most: int) -> Confusions:
     """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
-    rows, size = np.flatnonzero(columns.wrong), max(1, len(columns.prediction.values))
-    codes = columns.label.codes[rows].astype(np.int64) * size + columns.prediction.codes[rows]
-    pairs, first, number, counts = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-    known = np.isfinite(columns.probability[rows])
-    total, of = (
-        np.bincount(number[known], weights=each, minlength=len(pairs))
-        for each in (columns.probability[rows][known], None)
-    )
-    means = np.divide(total, of, out=np.full(len(pairs), np.nan), where=of > 0)
-    labels = np.array(columns.label.values, dtype=object)[pairs // size]
-    order = np.lexsort((labels.astype(str), -means, -counts))[:most]
+    rows = columns.wrong
+    values = {
+        "label": pa.array(columns.label.values, pa.string()).take(pa.array(columns.label.codes[rows])),
+        "prediction": columns.prediction.codes[rows],
+        "label_index": columns.label_index[rows],
+        "probability": pa.array(columns.probability[rows], from_pandas=True),
+    }
+    wrong = pa.table(values)
+    counts: list[Any] = [([], "count_all"), ("label_index", "first"), ("probability", "mean")]
+    pairs = wrong.group_by(["label", "prediction"], use_threads=False).aggregate(counts)
+    order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
     found = []
-    for k in order.tolist():
-        count = int(counts[k])
-        labeled = columns.labeled.get(int(columns.label_index[rows[first[k]]]), 0)
-        probability = None if np.isnan(means[k]) else float(means[k])
-        prediction = str(columns.prediction.values[pairs[k] % size])
-        found.append(Pair(str(labels[k]), prediction, count, count / max(labeled, count), probability))
-    return Confusions(found, len(pairs), len(rows))
+    for each in pairs.sort_by(order).slice(0, most).to_pylist():
+        count, prediction = each["count_all"], columns.prediction.values[each["prediction"]]
+        share = count / max(columns.labeled.get(each["label_index_first"], 0), count)
+        found.append(Pair(each["label"], prediction, count, share, each["probability_mean"]))
+    return Confusions(found, len(pairs), len(wrong))
 
 
 def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
