@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -148,9 +148,8 @@ class Job:
 
 def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
     """Return the arguments of an equal `Preparation`, which the manifest stores as JSON."""
-    names = ("side", "resize", "mean", "std", "position")
     filter_name = getattr(preparation.interpolation, "value", preparation.interpolation)
-    return {name: getattr(preparation, name) for name in names} | {"interpolation": filter_name}
+    return {**asdict(preparation), "interpolation": filter_name}
 
 
 def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:

@@ -83,8 +83,8 @@ def _list_file(location: Location, name: str) -> Listing:
         return _lazy("list", partial(_list_entries, location, name))
     if packed:
         raise Refused(
-            f"{location.source} is compressed ({packed}), so its images cannot be read one by one. "
-            f"Unpack it ({tars.UNPACK[packed].replace('FILE', location.name)}), and pass the tar or folder."
+            f"{location.source} is compressed ({packed[0]}), so its images cannot be read one by one. "
+            f"Unpack it ({packed[1].replace('FILE', location.name)}), and pass the tar or folder."
         )
     raise Refused(f"{location.source} is {'not a supported' if start else 'an empty'} file. {SUPPORTED}")
 

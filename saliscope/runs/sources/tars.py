@@ -12,29 +12,22 @@ from saliscope.errors import Refused
 from saliscope.runs.items import Item, refuse_errors
 from saliscope.runs.sources.location import Location, is_hidden, is_image
 
-UNPACK = {
-    "gzip": "gzip -d FILE, or tar -xzf FILE",
-    "bzip2": "bzip2 -d FILE",
-    "xz": "xz -d FILE",
-    "zstandard": "zstd -d FILE",
-    "zip": "unzip FILE",
-    "7z": "7z x FILE",
+COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gzip -d FILE, or tar -xzf FILE"),
+    b"BZh": ("bzip2", "bzip2 -d FILE"),
+    b"\xfd7zXZ": ("xz", "xz -d FILE"),
+    b"\x28\xb5\x2f\xfd": ("zstandard", "zstd -d FILE"),
+    b"PK": ("zip", "unzip FILE"),
+    b"7z\xbc\xaf": ("7z", "7z x FILE"),
 }
-_STARTS = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ": "xz",
-    b"\x28\xb5\x2f\xfd": "zstandard",
-    b"PK": "zip",
-    b"7z\xbc\xaf": "7z",
-}
+"""The kinds of compressed archives by their first bytes, and how to unpack them."""
 _LABELS = ("cls", "txt", "json")
 """Suffixes of label files next to an image; the first file with a label is used."""
 
 
-def compression(start: bytes) -> str | None:
-    """Return the kind of a compressed archive, detected from its first bytes."""
-    return next((kind for magic, kind in _STARTS.items() if start.startswith(magic)), None)
+def compression(start: bytes) -> tuple[str, str] | None:
+    """Return the kind of a compressed archive and how to unpack it, detected from its first bytes."""
+    return next((found for magic, found in COMPRESSED.items() if start.startswith(magic)), None)
 
 
 def is_tar(start: bytes) -> bool:
