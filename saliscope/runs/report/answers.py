@@ -60,20 +60,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The answers, the most important first, and what was tested."""
-
-    all: list[Answer]
-    tested: list[str]
-    trial: Trial | None
-
-    @property
-    def rows(self) -> list[int]:
-        """The rows of the images that are shown with answers."""
-        return [row for answer in self.all[:SHOWN] for row in answer.rows]
-
-
-@dataclass(frozen=True)
 class Results:
     """The results of a run that determine what is on its page. Slices are by accuracy, and by readability."""
 
@@ -89,33 +75,40 @@ class Results:
     @cached_property
     def answers(self) -> Answers:
         """What is wrong in the run."""
-        return _Search(self).run()
+        return Answers(self)
 
 
-class _Search:
-    """The search for answers. `explained` `[n]` are the images that the faults found so far explain."""
+class Answers:
+    """The answers, the most important first, what was `tested`, and the `trial` of other preprocessings if there is one.
+
+    `explained` `[n]` are the images that the faults found so far explain.
+    """
 
     def __init__(self, results: Results) -> None:
+        """Search for faults, and then for observations."""
         self.page, self.results, self.columns = results.page, results, results.page.columns
         self.explained = np.zeros(len(self.columns), dtype=bool)
-        self.found: list[Answer] = []
+        self.all: list[Answer] = []
         self.random: RandomLabels | None = None
+        self.trial: Trial | None = None
         self.classes = max(len(self.page.names), 1 + int(self.columns.prediction_index.max(initial=-1)))
-
-    def run(self) -> Answers:
-        trial = None
         self._find_unreadable()
         if not self.page.only_wrong:
-            trial = self._find_preprocessing()
+            self._find_preprocessing()
             self._find_names()
             self._find_slices()
         self._find_shortcuts()
-        if self.results.errors is not None:
-            self._find_labels(self.results.errors)
+        if results.errors is not None:
+            self._find_labels(results.errors)
         self._find_confusion()
         self._find_miscalibration()
-        self.found.sort(key=lambda each: (not each.is_fault, -each.count))
-        return Answers(self.found, self._list_tests(trial), trial)
+        self.all.sort(key=lambda each: (not each.is_fault, -each.count))
+        self.tested = self._list_tests()
+
+    @property
+    def rows(self) -> list[int]:
+        """The rows of the images that are shown with answers."""
+        return [row for answer in self.all[:SHOWN] for row in answer.rows]
 
     def _find_unreadable(self) -> None:
         """Images that cannot be read, in a folder if most of them are there. A few elsewhere are an observation."""
@@ -134,9 +127,9 @@ class _Search:
         is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
         self._add("unreadable", problem, advice, "unreadable", bad, [], is_fault=is_fault)
 
-    def _find_preprocessing(self) -> Trial | None:
+    def _find_preprocessing(self) -> None:
         """Another preprocessing with which the network is much more accurate."""
-        trial = try_others(self.page.report, self.columns, np.arange(len(self.columns)))
+        self.trial = trial = try_others(self.page.report, self.columns, np.arange(len(self.columns)))
         if trial is not None and _is_better(trial):
             before, after = percent(trial.before.value), percent(trial.after.value)
             problem = (
@@ -147,7 +140,6 @@ class _Search:
                 f"{trial.best.advice}, and explain the images again. Other results on this page may follow from it."
             )
             self._add("preprocessing", problem, advice, "preprocessing", self.columns.wrong, trial.rows)
-        return trial
 
     def _find_names(self) -> None:
         """Classes whose names are exchanged: nearly all images of A are predicted as B, and of B as A."""
@@ -283,7 +275,7 @@ class _Search:
         count = sum(each.rate.count for each in found.bins)
         accuracy = sum(each.rate.correct for each in found.bins) / count
         confidence = sum(each.confidence * each.rate.count for each in found.bins) / count
-        if abs(confidence - accuracy) < GAIN or any(each.is_fault for each in self.found):
+        if abs(confidence - accuracy) < GAIN or any(each.is_fault for each in self.all):
             return
         word = "high" if confidence > accuracy else "low"
         average, correct = percent(confidence), percent(accuracy)
@@ -302,7 +294,7 @@ class _Search:
         *,
         is_fault: bool = True,
     ) -> None:
-        self.found.append(Answer(kind, problem, advice, evidence, int(here.sum()), rows[:EVIDENCE], is_fault))
+        self.all.append(Answer(kind, problem, advice, evidence, int(here.sum()), rows[:EVIDENCE], is_fault))
         if is_fault:
             self.explained |= here
 
@@ -329,7 +321,7 @@ class _Search:
         numbers = [k + 1 for k, each in enumerate(pairs) if (each.label, each.prediction) == (label, prediction)]
         return f"confusion-{numbers[0]}" if numbers else "confusions"
 
-    def _list_tests(self, trial: Trial | None) -> list[str]:
+    def _list_tests(self) -> list[str]:
         """Return what was tested, and how large a fault would have been found."""
         labeled = sum(self.columns.labeled.values())
         if self.page.only_wrong or not labeled:
@@ -347,10 +339,9 @@ class _Search:
             )
         else:
             tests.append("Folders and values: not tested, because there are none with enough images.")
-        if trial is not None:
-            tests.append(
-                f"Preprocessing: {len(trial.tried) - 1} others tested with {plural(trial.after.count, 'image')}."
-            )
+        if self.trial is not None:
+            others, images = len(self.trial.tried) - 1, plural(self.trial.after.count, "image")
+            tests.append(f"Preprocessing: {others} others tested with {images}.")
         elif self.page.report.model is None:
             tests.append("Preprocessing: not tested, because the network is not available.")
         else:
