@@ -79,7 +79,7 @@ class Results:
 
 
 class Answers:
-    """The answers, the most important first, what was `tested`, and the `trial` of other preprocessings if there is one.
+    """The answers, the most important first, what was `tested`, and the `trial` of other preprocessings, if any.
 
     `explained` `[n]` are the images that the faults found so far explain.
     """
