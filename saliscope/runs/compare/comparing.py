@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from saliscope.errors import Refused
 from saliscope.runs.compare.agreement import Frame, compare_maps
-from saliscope.runs.compare.pairing import PATH, Pairing, pair
+from saliscope.runs.compare.pairing import PATH, pair
 from saliscope.runs.compare.statistics import Distribution
 from saliscope.runs.report.analysis.columns import class_names, distinct
 from saliscope.runs.rows import Booleans, Floats, Integers
@@ -67,44 +67,35 @@ class Shown:
     row: dict[str, Any]
 
 
-@dataclass
 class Comparison:
-    """The result of a comparison, without the rows."""
+    """Compares two runs. `frames` are those of their maps, or None to compare only predictions.
 
-    pairing: Pairing
-    changes: Counter[str] = field(default_factory=Counter)
-    classes: pa.Table = None
-    """Columns `name` and `CLASS_COUNTS`, a row per label. Images without a label count by their prediction in A."""
-    transitions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    compared: int = 0
-    """Pairs that both runs could read."""
-    agree: int = 0
-    other_content: int = 0
-    other_labels: int = 0
-    other_targets: int = 0
-    correlation: Distribution = field(default_factory=lambda: Distribution(-1, 1))
-    overlap: Distribution = field(default_factory=lambda: Distribution(0, 1))
-    map_notes: Counter[str] = field(default_factory=Counter)
-    map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=Counter)
-    shown: defaultdict[str, list[Shown]] = field(default_factory=lambda: defaultdict(list))
-    """The images with the highest rank of each kind, the highest first."""
+    The result is complete when all `rows` were read, which it does not keep.
+    """
+
+    def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
+        refuse_partial(a, b)
+        self.a, self.b, self.frames, self.pairing = a, b, frames, pair(a, b, key)
+        classes = [run.manifest.get("classes") or [] for run in (a, b)]
+        self.same_classes = bool(classes[0]) and classes[0] == classes[1]
+        self.names = [pa.array(distinct(each), pa.string()) for each in classes]
+        self._counts: list[pa.Table] = []
+        self.classes: pa.Table = None
+        """Columns `name` and `CLASS_COUNTS`, a row per label. Images without a label count by their prediction in A."""
+        self.compared = self.agree = 0
+        """Pairs that both runs could read, and those with equal predictions."""
+        self.other_content = self.other_labels = self.other_targets = 0
+        self.changes: Counter[str] = Counter()
+        self.transitions: Counter[tuple[str, str]] = Counter()
+        self.correlation, self.overlap = Distribution(-1, 1), Distribution(0, 1)
+        self.map_notes: Counter[str] = Counter()
+        self.map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
+        self.shown: defaultdict[str, list[Shown]] = defaultdict(list)
+        """The images with the highest rank of each kind, the highest first."""
 
     def total(self, name: str) -> int:
         """Return the sum of a count over all labels."""
         return pc.sum(self.classes[name]).as_py() or 0
-
-
-class Comparer:
-    """Compares two runs. `frames` are those of their maps, or None to compare only predictions."""
-
-    def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
-        refuse_partial(a, b)
-        self.a, self.b, self.frames = a, b, frames
-        classes = [run.manifest.get("classes") or [] for run in (a, b)]
-        self.same_classes = bool(classes[0]) and classes[0] == classes[1]
-        self.names = [pa.array(distinct(each), pa.string()) for each in classes]
-        self.result = Comparison(pair(a, b, key))
-        self._counts: list[pa.Table] = []
 
     def rows(self, progress: Callable[[int, int], object] | None = None) -> Iterator[pa.Table]:
         """Yield the rows of the table of the comparison: the images of A in order, then those that are only in B.
@@ -113,7 +104,7 @@ class Comparer:
 
         Errors   Refused if the runs have no image in common
         """
-        pairing = self.result.pairing
+        pairing = self.pairing
         if not pairing.paired:
             hint = "" if pairing.key != PATH else " If their paths differ, match them by sha256."
             raise Refused(
@@ -126,10 +117,10 @@ class Comparer:
             yield self._compare(whole[part], others[part])
             if progress is not None:
                 progress(min(start + BATCH, len(pairing.a)), len(pairing.a))
-        self.result.classes = _sum_by_name(pa.concat_tables(self._counts))
+        self.classes = _sum_by_name(pa.concat_tables(self._counts))
 
     def _compare(self, rows_a: Integers, rows_b: Integers) -> pa.Table:
-        result, a, b = self.result, Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
+        a, b = Rows(self.a, rows_a, self.names[0]), Rows(self.b, rows_b, self.names[1])
         both = (rows_a >= 0) & (rows_b >= 0)
         readable = both & ~a.failed & ~b.failed
         agree = readable & self._same(a, b, "prediction")
@@ -140,14 +131,14 @@ class Comparer:
         kinds = [rows_b < 0, rows_a < 0, ~readable, gained, lost, ~agree]
         change = np.select(kinds, [ONLY_A, ONLY_B, UNREADABLE, GAINED, LOST, CHANGED], SAME)
         correlations, overlaps, notes = self._maps(rows_a, rows_b, a, b, agree)
-        result.changes.update(change.tolist())
-        result.compared += int(readable.sum())
-        result.agree += int(agree.sum())
-        result.other_labels += int((labeled & ~same_label).sum())
-        result.other_content += int((readable & ~same_content).sum())
+        self.changes.update(change.tolist())
+        self.compared += int(readable.sum())
+        self.agree += int(agree.sum())
+        self.other_labels += int((labeled & ~same_label).sum())
+        self.other_content += int((readable & ~same_content).sum())
         moved = pa.array(readable & ~agree)
         predictions = (each.names["prediction"].filter(moved).to_pylist() for each in (a, b))
-        result.transitions.update(zip(*predictions, strict=True))
+        self.transitions.update(zip(*predictions, strict=True))
         labeled &= same_label
         counts = labeled, labeled & a.right, labeled & b.right, gained, lost, readable & ~agree
         self._count(a, both, (*counts, np.isfinite(correlations), np.nan_to_num(correlations)))
@@ -180,7 +171,7 @@ class Comparer:
         notes = np.where(agree, "", "other prediction").astype(object)
         same_target = self._same(a, b, "target")
         notes[agree & ~same_target] = "other class explained"
-        self.result.other_targets += int((agree & ~same_target).sum())
+        self.other_targets += int((agree & ~same_target).sum())
         rows = np.flatnonzero(agree & same_target)
         if self.frames is None:
             notes[rows] = "not compared"
@@ -191,11 +182,11 @@ class Comparer:
             maps = [run.take(own[chunk], CELLS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
             found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
-            self.result.map_sizes.update(found[3])
-        self.result.map_notes.update(note for note in notes[rows].tolist() if note)
+            self.map_sizes.update(found[3])
+        self.map_notes.update(note for note in notes[rows].tolist() if note)
         known = np.isfinite(correlations)
-        self.result.correlation.add(correlations[known])
-        self.result.overlap.add(overlaps[known])
+        self.correlation.add(correlations[known])
+        self.overlap.add(overlaps[known])
         return correlations, overlaps, notes
 
     def _count(self, a: Rows, both: Booleans, values: tuple[NDArray[Any], ...]) -> None:
@@ -214,7 +205,7 @@ class Comparer:
             Shown(float(ranks[k]), (int(rows_a[k]), int(rows_b[k])), row)
             for k, row in zip(best, table.take(best).to_pylist(), strict=True)
         ]
-        self.result.shown[name] = sorted([*self.result.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
+        self.shown[name] = sorted([*self.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
 
 
 class Rows:

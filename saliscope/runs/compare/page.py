@@ -14,7 +14,7 @@ from explainers import holm
 from saliscope.errors import Refused
 from saliscope.runs.compare import comparing, statistics, texts
 from saliscope.runs.compare.agreement import Alignment, align
-from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparer, Comparison, Shown
+from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparison, Shown
 from saliscope.runs.compare.pairing import PATH
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report import images
@@ -59,21 +59,21 @@ def write(
     if table == path:
         raise Refused(f"{str(path)!r} is the name of the Parquet file. Use a name such as compare.html.")
     alignment = align(a, b)
-    comparer = Comparer(a.data, b.data, alignment.frames, key)
+    result = Comparison(a.data, b.data, alignment.frames, key)
     temporary = table.with_name(f".{table.name}.{os.getpid()}")
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with pq.ParquetWriter(temporary, TABLE, compression="zstd") as writer:
-                for rows in comparer.rows(progress):
+                for rows in result.rows(progress):
                     writer.write_table(rows)
-            content = gather(comparer.result, (a, b), alignment, table.name)
+            content = gather(result, (a, b), alignment, table.name)
             text = render(content, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
             temporary.unlink(missing_ok=True)
         path.write_text(text, encoding="utf-8")
-    return _summarize(comparer.result, alignment, path, table)
+    return _summarize(result, alignment, path, table)
 
 
 def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path) -> ComparisonResult:

@@ -18,7 +18,7 @@ from explainers import holm, rank_correlation
 from saliscope.errors import Refused
 from saliscope.runs.compare import write
 from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
-from saliscope.runs.compare.comparing import Comparer, Comparison
+from saliscope.runs.compare.comparing import Comparison
 from saliscope.runs.compare.pairing import pair as pair_rows
 from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference
 from saliscope.runs.finished.finished_run import FinishedRun
@@ -69,9 +69,9 @@ def pair(folder: Path) -> tuple[FinishedRun, FinishedRun]:
 
 def compared(a: FinishedRun, b: FinishedRun) -> Comparison:
     """The result that the page of a comparison shows."""
-    comparer = Comparer(a.data, b.data, align(a, b).frames)
+    comparer = Comparison(a.data, b.data, align(a, b).frames)
     assert sum(map(len, comparer.rows()))
-    return comparer.result
+    return comparer
 
 
 def test_numbers_match_a_manual_computation(tmp_path):
