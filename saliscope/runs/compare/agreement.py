@@ -77,7 +77,7 @@ def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Fra
 def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:
     """Return maps of a table on a grid, `[n, h, w]`, all of one original size; NaN for a map that is not finite."""
     values = maps_of(table.take(rows))
-    broken = ~np.isfinite(values).all((1, 2))
+    broken = np.asarray(~np.isfinite(values).all((1, 2)))
     values = np.where(broken[:, None, None], 0.0, np.abs(values) if frame.by_size else values)
     pooled = pool(values, size, frame.box)
     pooled[broken] = np.nan
@@ -116,7 +116,7 @@ def compare_maps(
         overlaps[rows] = top_overlap(x, y)
         uniform = np.isnan(correlations[rows])
         overlaps[rows[uniform]] = np.nan
-        zero = ~(x.any(1) & y.any(1))[uniform]
+        zero = np.asarray(~(x.any(1) & y.any(1)))[uniform]
         reasons[rows[uniform]] = np.where(zero, "a map is zero everywhere", "uniform map")
     return correlations, overlaps, reasons, counts
 

@@ -82,8 +82,8 @@ def read_all(
         kept.append(Maps(rows[inside], maps.values[inside], maps.relevance[inside]))
     for name, (total, cells) in coverages.items():
         found[name].even = total / cells if cells else float("nan")
-    rows, values, relevance = zip(*((each.rows, each.values, each.relevance) for each in kept), strict=True)
-    sample = Maps(np.concatenate(rows), np.concatenate(values), np.concatenate(relevance))
+    parts = zip(*((each.rows, each.values, each.relevance) for each in kept), strict=True)
+    sample = Maps(*map(np.concatenate, parts))
     means = {code: sums[code] / counts[code] for code in sums}
     return MapPass(sample, bool((columns.has_map & ~chosen).any()), found, means, counts)
 
