@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 from saliscope import resources
 from saliscope.errors import Refused
@@ -74,8 +74,6 @@ def thumbnails() -> bytes:
         with Image.open(example.path) as file_image:
             file_image.draft("RGB", (2 * SMALL, 2 * SMALL))  # decoding a JPEG at 1/8 of its size takes 1/8 of the time
             image = file_image.convert("RGB")
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        sheet.paste(image.resize((SMALL, SMALL), box=(left, top, left + side, top + side)), (SMALL * k, 0))
+        sheet.paste(ImageOps.fit(image, (SMALL, SMALL)), (SMALL * k, 0))
     sheet.save(file, "JPEG", quality=QUALITY)
     return file.getvalue()

@@ -33,7 +33,7 @@ from PIL import Image, features
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import parts, pixels, strips
+from saliscope.images import parts, pixels, strips, tiff
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 _NAMES = ", ".join(name.replace("WEBP", "WebP") for name in FORMATS[:-1]) + " or " + FORMATS[-1]
@@ -66,9 +66,7 @@ _KINDS = (
     (0, b"\xff\x0a", "a JPEG XL image"),
     (0, b"\x00\x00\x01\x00", "an icon"),
     (0, b"\x93NUMPY", "a NumPy array"),
-    (4, b"ftyphe", "a HEIC image (save it as JPEG first)"),
-    (4, b"ftypmif1", "a HEIC image (save it as JPEG first)"),
-    (4, b"ftypmsf1", "a HEIC image (save it as JPEG first)"),
+    *((4, start, "a HEIC image (save it as JPEG first)") for start in (b"ftyphe", b"ftypmif1", b"ftypmsf1")),
     (4, b"ftypcrx", "a raw camera image (save it as JPEG first)"),
     (4, b"ftyp", "a video"),
     (8, b"AVI ", "a video"),
@@ -86,10 +84,7 @@ _SIGNATURES = (
     (8, b"WEBP", "WebP"),
     (0, b"GIF8", "GIF"),
     (0, b"BM", "BMP"),
-    (0, b"II*\x00", "TIFF"),
-    (0, b"MM\x00*", "TIFF"),
-    (0, b"II+\x00", "TIFF"),
-    (0, b"MM\x00+", "TIFF"),
+    *((0, start, "TIFF") for start in tiff.STARTS),
     (4, b"ftypavi", "AVIF"),
 )
 _RUNS = (b"\1\0\0\0", b"\2\0\0\0")
