@@ -25,7 +25,7 @@ from saliscope import install, resources
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
 from saliscope.runs.ray_engine.driver import LOST, drive
-from saliscope.runs.ray_engine.stages import PATIENCE, End, OpenShards, Task, Workers
+from saliscope.runs.ray_engine.stages import PATIENCE, End, Task, Workers
 from saliscope.runs.run import Detail, Job, Report, Summary, complete
 from saliscope.runs.shards.planning import PARTITION
 from saliscope.runs.sources import Partition
@@ -165,7 +165,6 @@ class Collector:
 
     def start(self) -> list[tuple[int, Partition]]:
         """Start a task: return the partitions that are not finished, with their numbers."""
-        self._open = OpenShards()  # a task counts the batches that are unfinished when it starts
         return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
 
     def _is_finished(self, partition: int) -> bool:
@@ -208,9 +207,8 @@ class Collector:
                 return
             if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
                 shards.write_batch(shard, index, result["rows"], result["stamp"])
-            finished.batches.setdefault(shard, {})[index] = result["stamp"].digest
             self.new += result["count"]
-        if not result["closes"] and self._open.finish(result):
+        if finished.add(result) and not result["closes"]:
             self.job.close(shard, result["batches"])
         if index >= 0:
             self._show(result)

@@ -66,15 +66,14 @@ class Workers:
 
 @dataclass(frozen=True)
 class Batch:
-    """An unfinished batch of a shard that has `left` unfinished ones of `batches`.
+    """An unfinished batch of a shard with a number of `batches`.
 
-    If nothing is left, the shard only has to be written, and there are no images.
+    If all of them are finished, the shard only has to be written: the index is -1, and there are no images.
     """
 
     shard: int
     index: int
     items: list[Item]
-    left: int
     batches: int
 
 
@@ -115,9 +114,9 @@ def list_partition(number: int, partition: Partition, settings: Settings, finish
         missing = finished.missing(shard)
         done += len(shard) - sum(len(items) for _, items in missing)
         for index, items in missing:
-            yield Batch(shard.number, index, items, len(missing), len(shard.batches))
+            yield Batch(shard.number, index, items, len(shard.batches))
         if not missing and shard.number not in finished.shards:
-            yield Batch(shard.number, -1, [], 0, len(shard.batches))
+            yield Batch(shard.number, -1, [], len(shard.batches))
         shards += 1
     yield End(number, shards, done)
 
@@ -139,14 +138,16 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     """
     import ray  # ray is an extra
 
-    open_shards, closing, names = OpenShards(), list[Any](), ray.put(task.model.labels)
+    closing, started, names = list[Any](), set[int](), ray.put(task.model.labels)
     close = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
     for row in build(task).iter_rows():
         result = pickle.loads(row["value"])
         result["closes"] = task.out is not None
         yield result
-        if result["closes"] and "left" in result and open_shards.finish(result):
-            closing.append(close.remote(task.out, result["shard"], result["batches"], names))
+        shard = result.get("shard")
+        if result["closes"] and shard is not None and task.finished.add(result) and shard not in started:
+            started.add(shard)
+            closing.append(close.remote(task.out, shard, result["batches"], names))
         if closing:
             done, closing = ray.wait(closing, num_returns=len(closing), timeout=0)
             yield from ray.get(done)
@@ -231,10 +232,7 @@ def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], 
 
 
 def _describe(batch: Batch) -> dict[str, Any]:
-    return {
-        "shard": batch.shard, "index": batch.index, "left": batch.left, "batches": batch.batches,
-        "count": len(batch.items),
-    }  # fmt: skip
+    return {"shard": batch.shard, "index": batch.index, "batches": batch.batches, "count": len(batch.items)}
 
 
 def _row(value: Any) -> pa.Table:
@@ -295,27 +293,6 @@ def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
         return _row(result)
 
     return write_rows
-
-
-class OpenShards:
-    """The finished batches of shards that are not complete."""
-
-    def __init__(self) -> None:
-        self._finished: dict[int, set[int]] = {}
-        self._complete: set[int] = set()
-
-    def finish(self, result: dict[str, Any]) -> bool:
-        """Return whether this was the last unfinished batch of its shard. Ray may send a batch twice."""
-        shard = result["shard"]
-        if shard in self._complete:
-            return False
-        finished = self._finished.setdefault(shard, set())
-        finished |= {result["index"]} - {-1}
-        if len(finished) < result["left"]:
-            return False
-        del self._finished[shard]
-        self._complete.add(shard)
-        return True
 
 
 def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[str, Any]:

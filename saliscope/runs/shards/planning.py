@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item
@@ -118,6 +119,15 @@ class Finished:
                 f"The source has changed since the run in {self.folder!r} was started: shard {shard.number} had other "
                 f"images or labels than it has now ({first} to {last}). Restore the source, or choose another folder."
             )
+
+    def add(self, result: Mapping[str, Any]) -> bool:
+        """Note the batch of a result of Ray, which may arrive twice; return whether its shard can be written."""
+        if result["shard"] in self.shards:
+            return False
+        known = self.batches.setdefault(result["shard"], {})
+        if result["index"] >= 0:
+            known[result["index"]] = result["stamp"].digest
+        return len(known) == result["batches"]
 
     def check_end(self, planned: Sequence[int]) -> None:
         """Check that no other shard is finished than the planned ones.

@@ -35,7 +35,7 @@ from saliscope.runs.ray_engine import Workers, running, stages
 from saliscope.runs.ray_engine.driver import build_wheel
 from saliscope.runs.ray_engine.stages import Batch, End, list_partition, picklable
 from saliscope.runs.settings import Settings
-from saliscope.runs.shards.planning import Stamp
+from saliscope.runs.shards.planning import Finished, Stamp
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
 from saliscope.zoo.model import Model
@@ -65,7 +65,7 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
         listed = (list_partition(*each, task.settings, task.finished) for each in task.partitions)
         found = list(itertools.chain.from_iterable(listed))
         for batch in change([each for each in found if isinstance(each, Batch)]):
-            result = {name: getattr(batch, name) for name in ("shard", "index", "left", "batches")}
+            result = {name: getattr(batch, name) for name in ("shard", "index", "batches")}
             result |= {"count": len(batch.items), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
             yield result | {"rows": explain(reader[batch.items])}
         yield from ({"end": each} for each in found if isinstance(each, End))
@@ -86,7 +86,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, preten
     job = prepare(source, tmp_path / "out" if out == "local" else out, model)
 
     def send(task: Any) -> Iterator[Any]:
-        files, open_shards = ShardFiles(open_store(task.out)), stages.OpenShards()
+        files, finished = ShardFiles(open_store(task.out)), Finished("")
         for result in sender(model, job.settings, lambda batches: [*batches[::-1], batches[0]])(task):
             if "end" in result:
                 yield result
@@ -95,7 +95,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, preten
             if not job.shards.is_committed(result["shard"]):
                 files.write_batch(result["shard"], result["index"], rows_, result["stamp"])
             yield {**result, "closes": True}
-            if open_shards.finish(result):
+            if finished.add(result):
                 yield stages.close_shard(task.out, result["shard"], result["batches"], model.labels)
 
     pretended(send)
