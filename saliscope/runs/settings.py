@@ -22,7 +22,7 @@ PRECISIONS = ("auto", "float32", "bf16")
 SHARD = 512
 """Images per shard."""
 FORMAT = 1
-"""The version of the files of a run. Runs that were written before it existed have version 1."""
+"""The version of the files of a run, and of an index. Runs that were written before it existed have version 1."""
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_format(settings: Mapping[str, Any], folder: str | Path) -> None:
-    """Check that this version of the code knows the format of a run.
+def check_format(settings: Mapping[str, Any], folder: str | Path, what: str = "run") -> None:
+    """Check that this version of the code knows the format of a run, or of an index.
 
     Errors   Refused for a newer format
     """
     version = settings.get("format", 1)
     if version not in range(1, FORMAT + 1):
         raise Refused(
-            f"The run in {str(folder)!r} has format {version!r}, but this version of Saliscope knows formats up to "
-            f"{FORMAT}. Install the version of Saliscope that wrote the run or a newer one, or use another folder."
+            f"The {what} in {str(folder)!r} has format {version!r}, but this version of Saliscope knows formats up to "
+            f"{FORMAT}. Install the version of Saliscope that wrote the {what} or a newer one, or use another folder."
         )
 
 

@@ -106,6 +106,37 @@ class ShardFiles:
         return None if content is None else dict(json.loads(content))
 
 
+def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> bool:
+    """Check that a folder is empty or contains the run (or index) of this record; return whether it is finished.
+
+    Errors   Refused
+    """
+    content = store.read(SETTINGS)
+    if content is None:
+        if not all(_is_leftover(store, name, size) for name, size in store.sizes().items()):
+            raise Refused(f"{str(store.folder)!r} contains other files. Choose an empty or new folder.")
+        return False
+    try:
+        old = {"format": 1, **json.loads(content)}
+    except (ValueError, TypeError):
+        path = str(store.folder if not store.local else Path(store.folder) / SETTINGS)
+        raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
+    check_format(old, store.folder, what)
+    if changed := differences(old, record):
+        raise Refused(
+            f"{str(store.folder)!r} contains {'an' if what == 'index' else 'a'} {what} with other settings: "
+            f"{'; '.join(changed)}. Choose another folder, or use the same settings."
+        )
+    return store.read(MANIFEST) is not None
+
+
+def _is_leftover(store: Store, name: str, size: int) -> bool:
+    """Return whether a run that was killed before it wrote its settings left this file, or whether it is hidden."""
+    if name != WORK or size >= 0:
+        return name.startswith(".")
+    return all(each in (LOCK, LEASE.rpartition("/")[2]) or each.startswith(".") for each in store.sizes(WORK))
+
+
 class Shards(ShardFiles):
     """The folder of an unfinished run."""
 
@@ -122,43 +153,12 @@ class Shards(ShardFiles):
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
         self.labeled: Counter[int] = Counter()
-        self.is_finished = self._check_folder()
+        self.is_finished = check_folder(self.store, self.record)
         if not self.is_finished:
             self.acquire()
         else:
             with contextlib.suppress(Refused):  # a kill may have left temporary files; the folder may be read-only
                 self.delete_work()
-
-    def _check_folder(self) -> bool:
-        """Check that the folder is empty or contains this run; return whether the run is finished.
-
-        Errors   Refused
-        """
-        content = self.store.read(SETTINGS)
-        if content is None:
-            found = self.store.sizes()
-            if not all(self._is_leftover(name, size) for name, size in found.items()):
-                raise Refused(f"{str(self.folder)!r} contains other files. Choose an empty or new folder.")
-            return False
-        try:
-            old = {"format": 1, **json.loads(content)}
-        except (ValueError, TypeError):
-            path = str(self.folder if not self.store.local else Path(self.folder) / SETTINGS)
-            raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
-        check_format(old, self.folder)
-        if changed := differences(old, self.record):
-            raise Refused(
-                f"{str(self.folder)!r} contains a run with other settings: {'; '.join(changed)}. Choose another "
-                "folder, or use the same settings."
-            )
-        return self.store.read(MANIFEST) is not None
-
-    def _is_leftover(self, name: str, size: int) -> bool:
-        """Return whether a run that was killed before it wrote its settings left this file, or whether it is hidden."""
-        if name != WORK or size >= 0:
-            return name.startswith(".")
-        inside = self.store.sizes(WORK)
-        return all(each in (LOCK, LEASE.rpartition("/")[2]) or each.startswith(".") for each in inside)
 
     def acquire(self) -> None:
         """Lock the run, and find its finished batches and shards. Does nothing if this process has the lock.
@@ -169,7 +169,7 @@ class Shards(ShardFiles):
             return
         self.lock = take_lock(self.store)
         try:
-            self.is_finished = self._check_folder()  # the former writer may have changed it
+            self.is_finished = check_folder(self.store, self.record)  # the former writer may have changed it
             if not self.is_finished:
                 if self.store.read(SETTINGS) is None:
                     self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())

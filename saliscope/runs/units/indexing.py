@@ -24,14 +24,15 @@ from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
 from saliscope.runs.results import IndexResult
 from saliscope.runs.run import Report, default_workers, versions
-from saliscope.runs.settings import PREDICTED, Classes, differences
+from saliscope.runs.settings import FORMAT, PREDICTED, Classes
 from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
+from saliscope.runs.shards.writing import check_folder
 from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units import tables
 from saliscope.runs.units.labeling import NONE, Labeler
-from saliscope.runs.units.reading import FORMAT, METADATA
+from saliscope.runs.units.reading import METADATA
 from saliscope.zoo import devices
 from saliscope.zoo.weights import weights_hash
 
@@ -193,7 +194,7 @@ def write_index(
     Errors   Refused for a folder with other files or settings, if no image can be read, or if the disk is full
     """
     start, store = time.perf_counter(), job.store
-    if _is_finished(job):
+    if check_folder(store, job.record, "index"):
         counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
         return IndexResult(store.folder, counts, 0, time.perf_counter() - start, job.record.get("names_by", ""))
     lock = take_lock(store)
@@ -226,24 +227,6 @@ def write_index(
     finally:
         lock.release()
     return IndexResult(store.folder, counts, len(job.items) - before, seconds, job.record.get("names_by", ""))
-
-
-def _is_finished(job: IndexJob) -> bool:
-    """Return whether the folder has this index; it may be empty or unfinished.
-
-    Errors   Refused for other files, and for an index with other settings
-    """
-    store, content = job.store, job.store.read(SETTINGS)
-    if content is None:
-        if any(not name.startswith(".") and name != WORK for name in store.sizes()):
-            raise Refused(f"{str(store.folder)!r} contains other files. Choose an empty or new folder for --out.")
-        return False
-    if changed := differences(json.loads(content), job.record):
-        raise Refused(
-            f"{str(store.folder)!r} contains an index with other settings: {'; '.join(changed)}. Choose another --out, "
-            "or use the same settings."
-        )
-    return store.read(MANIFEST) is not None
 
 
 def _read_state(store: Store) -> State:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
+from saliscope.runs.settings import check_format
 from saliscope.runs.stores import MANIFEST, SETTINGS, open_store
 from saliscope.runs.units.tables import PHOTOS, TOP, UNITS
 from saliscope.zoo.weights import weights_hash
@@ -18,8 +19,6 @@ from saliscope.zoo.weights import weights_hash
 if TYPE_CHECKING:
     from saliscope.zoo import Model
 
-FORMAT = 1
-"""The version of the files of an index."""
 METADATA = b"saliscope"
 """The key of the settings in the metadata of units.parquet, which can be used without the other files."""
 
@@ -53,16 +52,12 @@ def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
         raise Refused(f"The index in {str(folder)!r} is not finished. Run the same `saliscope index` command again.")
     try:
         settings, manifest = (json.loads(found[name] or b"") for name in (SETTINGS, MANIFEST))
-        version, weights = settings["format"], settings["weights_sha256"]
+        weights = settings["weights_sha256"]
         units, top = (pq.read_table(pa.BufferReader(found[name] or b"")) for name in (UNITS, TOP))
         photos = found[PHOTOS] and pq.read_table(pa.BufferReader(found[PHOTOS]))  # may be left out
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise Refused(f"The index in {str(folder)!r} is damaged ({error}). Delete it, and index again.") from None
-    if version != FORMAT:
-        raise Refused(
-            f"The index in {str(folder)!r} has format {version!r}, but this version of Saliscope reads {FORMAT}. "
-            "Install the version that wrote it, or index again."
-        )
+    check_format(settings, folder, "index")
     if model is not None and weights_hash(model) != weights:
         raise Refused(
             f"The index in {str(folder)!r} is of {settings['model']} with other weights than those of {model.name}. "
