@@ -193,12 +193,8 @@ def _source(task: Task) -> Any:
     finished, settings = ray.put(task.finished), task.settings
     groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
 
-    class Source(ray.data.Datasource):
+    class Images(ray.data.Datasource):  # its name is in the dashboard
         """Lists the partitions of the source."""
-
-        def get_name(self) -> str:
-            """Return the name in the dashboard."""
-            return "Images"
 
         def estimate_inmemory_data_size(self) -> None:
             """Return nothing: it is not known."""
@@ -208,7 +204,7 @@ def _source(task: Task) -> Any:
             metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
             return [ray.data.ReadTask(_make_lister(group, settings, finished), metadata) for group in groups]
 
-    return Source()
+    return Images()
 
 
 def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], Iterator[pa.Table]]:
