@@ -123,9 +123,9 @@ def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> 
         raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
     check_format(old, store.folder, what)
     if changed := differences(old, record):
+        other = "contains an index with other settings:" if what == "index" else "contains a run with other settings:"
         raise Refused(
-            f"{str(store.folder)!r} contains {'an' if what == 'index' else 'a'} {what} with other settings: "
-            f"{'; '.join(changed)}. Choose another folder, or use the same settings."
+            f"{str(store.folder)!r} {other} {'; '.join(changed)}. Choose another folder, or use the same settings."
         )
     return store.read(MANIFEST) is not None
 
