@@ -300,7 +300,8 @@ class Scoring:
         """
         view, images = self.forward.view, self.forward.images
         partial = self.forward.through is not None or self.forward.unit is not None
-        late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(images))
+        loop = self.loop
+        late = self._fused is None and loop is not None and loop.left <= 2 * len(images) * loop.seconds_per_row
         if (
             not self.many
             or partial

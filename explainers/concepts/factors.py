@@ -329,11 +329,12 @@ def find_concepts(
             run.loop.progress = _in_part(report, 0.5, 1.0)
         done = fit.done
 
-        def work(_: range) -> None:
+        def work(_: range) -> bool:
             fit.step()
+            return fit.is_converged()
 
         if fit.steps > done and not (done and fit.is_converged()):
-            run.loop.run(fit.steps - done, 1, work, lambda: fit.directions, fit.is_converged)
+            run.loop.run(fit.steps - done, 1, work, lambda: fit.directions)
         found = fit.result()
         error, finished = found.unexplained(found.sample(cells)), not run.loop.ended_early
     state = {"fit": fit.state, "settings": settings}

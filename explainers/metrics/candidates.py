@@ -150,7 +150,7 @@ class OwnMaps:
         """Abort a run of a long method when the call stops: its partial map cannot be compared with the full one."""
         progress = self.run.loop.progress
         stopped = progress is not None and progress(Partial(0.0, None, 0, partial.total)) is False
-        if stopped or not self.run.loop.affords():
+        if stopped or self.run.loop.left <= 0:
             raise StopLoop
 
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:

@@ -366,7 +366,7 @@ class _Test:
         fraction = min(1.0, (self.done + partial.fraction) / self.total) if self.started else 0.0
         whole = Partial(fraction, self.means()["signed"], self.done, self.total)
         stopped = self.loop.progress is not None and self.loop.progress(whole) is False
-        if stopped or (self.done and not self.loop.affords()):
+        if stopped or (self.done and self.loop.left <= 0):
             raise _Stopped
 
     def _compare(self, randomized: Tensor) -> Tensor:

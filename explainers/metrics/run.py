@@ -211,7 +211,7 @@ class Evaluator:
             parts[each.name] = self._measure(each, trial if each.controls else without_controls)
             done += self._cost(each, trial)
         self.trial.loop.progress = None
-        if controls and not self._stopped and self.trial.loop.affords():
+        if controls and not self._stopped and self.trial.loop.left > 0:
             self._controls = parts
         return self._evaluation(own, parts, start)
 
@@ -230,7 +230,7 @@ class Evaluator:
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
         """Compute the values of one metric, or NaN if the call has stopped."""
         names, loop = [each.name for each in trial.candidates], trial.loop
-        if self._stopped or not loop.affords():
+        if self._stopped or loop.left <= 0:
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
             return Parts(found, names, len(trial.images), is_complete=False)
         loop.ended_early = False
