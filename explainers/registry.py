@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAPS = ("grid", "pixels", "heat")
 """Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
-_AT_LAYERS = ("grid", "features")
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
 
 
@@ -67,6 +66,16 @@ class Method:
     def parameters(self) -> tuple[str, ...]:
         """The names of all arguments, `model` first."""
         return tuple(inspect.signature(self.function).parameters)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the result has the cells of a layer, whose placement is recorded with it."""
+        return self.returns in ("grid", "features")
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a tensor as `baseline` is a list of baselines for all images."""
+        return self.name in STACKED
 
     @property
     def by_size(self) -> bool:
@@ -159,30 +168,17 @@ def method(
     def register(function: F) -> F:
         shown: Any = function
         shown.__signature__ = signature_of(function)
-        options, parameters = options_of(function), shown.__signature__.parameters
+        parameters = shown.__signature__.parameters
         relu = parameters["relu"].default if "relu" in parameters else None
-        uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
-        placed = returns in _AT_LAYERS
-        validated = check_calls(
-            function,
-            options,
-            parameters,
-            gradients=uses_gradients,
-            placed=placed,
-            reads_class=reads_class,
-            videos=videos,
-            stacked=function.__name__ in STACKED,
-            attribute_inputs=_attribute_inputs,
-        )
-        METHODS[function.__name__] = Method(
+        declared = Method(
             name=function.__name__,
             title=title,
             family=family,
             returns=returns,
             paper=paper,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=validated,
-            options=options,
+            function=function,
+            options=options_of(function),
             takes_layer="layer" in parameters,
             signed=signed and not relu,
             stochastic="seed" in parameters,
@@ -192,11 +188,13 @@ def method(
             unit="" if scale_free else unit,
             scale_free=scale_free,
             reads_class=reads_class,
-            gradients=uses_gradients,
+            gradients=family in _WITH_GRADIENTS if gradients is None else gradients,
             needs=needs,
             caution=caution,
             videos=videos,
         )
+        validated = check_calls(declared, attribute_inputs)
+        METHODS[declared.name] = replace(declared, function=validated)
         return cast(F, validated)
 
     return register
@@ -207,13 +205,7 @@ def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
 
     Errors   BadOption, as for a call of the method
     """
-    return check_keywords_of(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[
-        0
-    ]
-
-
-def _attribute_inputs(method: Callable[..., Any], name: str, *call: Any) -> Any:
-    return attribute_inputs(method, METHODS[name], *call)
+    return check_keywords_of(chosen, keywords)[0]
 
 
 def find(chosen: MethodLike) -> Method:
@@ -227,7 +219,11 @@ def find(chosen: MethodLike) -> Method:
         return chosen
     if not isinstance(chosen, str):
         return _find_function(chosen)
-    name = chosen if chosen in METHODS else _by_key().get(name_key(chosen), chosen)
+    name = chosen
+    if name not in METHODS:
+        keys = {name_key(each.title): own for own, each in METHODS.items()}
+        keys = SHORT_NAMES | keys | {name_key(own): own for own in METHODS}
+        name = keys.get(name_key(chosen), chosen)
     if name not in METHODS:
         raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]
@@ -240,12 +236,6 @@ SHORT_NAMES = {"ig": "integrated_gradients", "shap": "kernel_shap", "gbp": "guid
 def name_key(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces; "++" is "pp", as in Grad-CAM++."""
     return re.sub(r"[^a-z0-9]", "", name.casefold().replace("×", "x").replace("++", "pp"))
-
-
-def _by_key() -> dict[str, str]:
-    """Return the names of all methods by `name_key` of names, titles and abbreviations."""
-    titles = {name_key(each.title): name for name, each in METHODS.items()}
-    return SHORT_NAMES | titles | {name_key(name): name for name in METHODS}
 
 
 def find_function(function: object) -> Method | None:

@@ -33,7 +33,7 @@ from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.output_targets import Similarity
-from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
+from explainers.perturbation.several_inputs import explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
 from explainers.registry import MAPS, Method, MethodLike, find
 from explainers.targets import Logit, TargetLike, ThroughLike, describe_target
@@ -98,7 +98,7 @@ def explain(
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
     is_batch = isinstance(given, Tensor) and given.ndim > 1 and len(given) > 1
     if is_batch and forward is None and (rows := finite_images(model, images)) is not None:
-        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
+        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.stacked)
         return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
     if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
         rows, kept_inputs, kept_target, own = some

@@ -148,7 +148,7 @@ def test_a_chunk_takes_half_a_second_and_a_slow_network_gets_a_few_rows(monkeypa
         for most in (sys.maxsize, 3):
             assert Estimate(seconds(number), Cost(), 1, CPU).rows(1, most) == min(rows, most), number
     # Each chunk runs the layers before the ablated one again, so few large chunks are fastest if these are slow.
-    assert Estimate(seconds(3.01), seconds(3), 1, CPU).suffix_rows(1, sys.maxsize) == 512
+    assert Estimate(seconds(3.01), seconds(3), 1, CPU).rows(1, sys.maxsize, is_suffix=True) == 512
     # Forward passes keep a few tensors, backward passes all of them; half of the free memory may be taken.
     monkeypatch.setattr(batch_size, "free", lambda device: 2 * 1024**2)
     limited = Estimate(Cost(1, written=2**18, largest=2**14), Cost(), 1, torch.device("meta"))
