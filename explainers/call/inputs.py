@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -120,7 +119,7 @@ class SeveralInputs(ForwardWrapper):
 
     def around(self, network: nn.Module) -> SeveralInputs:
         """Return the same wrapper of a private copy."""
-        return _kind(type(network).__name__)(network, None, self.count, self.arrange)
+        return SeveralInputs.of(network, None, self.count, self.arrange)
 
     def forward(self, images: Tensor) -> Any:
         """Return the output of the model, or of the user's function."""
@@ -145,13 +144,7 @@ def with_inputs(
             f"Several inputs need the model itself, whose parameters are sharded over processes by {kind}. "
             f"{ORDINARY_COPY}"
         )
-    return _kind(type(inner).__name__)(inner, forward, count, arrange)
-
-
-@lru_cache(maxsize=64)
-def _kind(name: str) -> type[SeveralInputs]:
-    """Return a subclass with the name of the model's class, for use in messages."""
-    return type(name, (SeveralInputs,), {})
+    return SeveralInputs.of(inner, forward, count, arrange)
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Callable[..., Any] | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.at_layer import SuffixBatch, activation_and_score, suffix_batches
 from explainers.call.current import check_images, outside_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Partial, Progress
@@ -22,7 +21,7 @@ from explainers.concepts.nmf import NmfFit
 from explainers.concepts.resuming import check_resume
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
-from explainers.display.display import Display, Displayed, paragraphs
+from explainers.display.display import Displayed
 from explainers.errors import BadOption, check_type, shorten
 from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
@@ -201,10 +200,6 @@ class Concepts(Displayed):
         scores = self._scores(images, target, designs, {"progress": progress, "budget": budget})[:, 1:]
         reached = ~scores.isnan().any(0)
         return torch.stack([total_indices(row[reached].cpu(), len(self)).nan_to_num() for row in scores]).to(images)
-
-    def display(self, labels: Sequence[str] | None = None) -> Display:
-        """Return the sentence about the result."""
-        return Display(paragraphs([repr(self)]), repr(self))
 
     def __repr__(self) -> str:
         stopped = "" if self.finished else ", stopped early"
@@ -402,9 +397,7 @@ def _run_variants(
 
     Rows that were not reached are NaN.
     """
-    loop, axis = run.loop, layout.channel_axis
-    repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
-    branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(run.images))]
+    loop, axis, branches = run.loop, layout.channel_axis, suffix_batches(run, layout)
     parts: list[dict[int, Tensor]] = [{} for _ in branches]
 
     def work(rows: range) -> None:
