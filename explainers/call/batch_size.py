@@ -65,7 +65,7 @@ class Estimate:
         """
         whole, prefix = self.seconds if is_suffix else (self.seconds[0], 0.0)
         if self.device.type == "cpu" and not is_suffix:
-            reused = (_REUSED_WHEN_KEPT if _kept else _REUSED) // max(1, self.network.largest // (2 if half else 1))
+            reused = reused_bytes // max(1, self.network.largest // (2 if half else 1))
             largest = min(largest, max(1, reused))
         seconds = max(passes * (whole - prefix), 1e-6)
         fits = max(1.0, max(SECONDS, _AMORTIZED * prefix) / seconds, min(_FEW, _LONGEST / seconds))
@@ -97,9 +97,8 @@ _SMALL = 64_000_000
 # On the CPU a large tensor is allocated from fresh pages in every layer, which the system clears one by one: at 224 px
 # EfficientNet-Lite0 takes 5 ms per row in small batches, and 9 to 14 ms in large ones. Tensors up to the first number
 # of bytes reuse freed memory; up to the second number if the process keeps the memory that it frees.
-_REUSED, _REUSED_WHEN_KEPT = 12 * 2**20, 32 * 2**20
+reused_bytes, _WHEN_KEPT = 12 * 2**20, 32 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8  # the GNU C library's mallopt
-_kept = False
 
 
 def keep_freed_memory(size: int = 2**30) -> bool:
@@ -114,12 +113,12 @@ def keep_freed_memory(size: int = 2**30) -> bool:
         >>> isinstance(keep_freed_memory(), bool)
         True
     """
-    global _kept
+    global reused_bytes
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         set_all = [mallopt(name, size) for name in (_TRIM_THRESHOLD, _MMAP_THRESHOLD)] + [mallopt(_ARENAS, 1)]
-        _kept = all(set_all)
-    return _kept
+        reused_bytes = _WHEN_KEPT if all(set_all) else reused_bytes
+    return reused_bytes == _WHEN_KEPT
 
 
 def release_freed_memory() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from explainers.hooks.locate import HookPoint
@@ -59,6 +60,12 @@ class Calls:
             return act(k, output) if point.call in (None, k) else None
 
         stack.callback(point.module.register_forward_hook(hook).remove)
+
+
+def inner_points(network: nn.Module) -> list[HookPoint]:
+    """Return the points of all modules inside a network except for compiled code, in which no hook fires."""
+    modules = network.named_modules()
+    return [HookPoint(name, each) for name, each in modules if name and not isinstance(each, torch.jit.ScriptModule)]
 
 
 @contextmanager

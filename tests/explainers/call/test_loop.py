@@ -171,7 +171,7 @@ def test_the_cost_of_a_network_is_that_of_its_operations():
 def test_batches_are_limited_by_the_page_and_to_reused_memory(monkeypatch):
     """Larger tensors use fresh pages in every layer; those of bfloat16 have half the size."""
     for limit, kept, precision, rows in ((5, 99, "float32", 5), (99, 6, "float32", 6), (99, 6, "bf16", 12)):
-        monkeypatch.setattr(batch_size, "_REUSED", kept * 4 * 24 * 10 * 8)
+        monkeypatch.setattr(batch_size, "reused_bytes", kept * 4 * 24 * 10 * 8)
         net = Slow(monkeypatch, each=1e-9)
         METHODS["rise"].function(net, images(), 1, samples=20)  # the first call runs other batches
         net.batches.clear()
@@ -186,8 +186,8 @@ def test_freed_memory_is_kept_if_the_c_library_supports_it():
 import explainers, sys, torch, resource
 from explainers.call import batch_size as memory
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096 if sys.platform == "linux" else 0
-before = memory.reused_bytes()
-print(explainers.keep_freed_memory(), before, memory.reused_bytes())
+before = memory.reused_bytes
+print(explainers.keep_freed_memory(), before, memory.reused_bytes)
 for _ in range(9): torch.ones(20_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 torch.ones(20_000_000)
