@@ -217,8 +217,15 @@ def find(chosen: MethodLike) -> Method:
     """
     if isinstance(chosen, Method):
         return chosen
+    if (known := find_function(chosen)) is not None:
+        return known
+    if isinstance(chosen, (type, nn.Module)) or not (callable(chosen) or isinstance(chosen, str)):
+        raise BadOption(f"The method is {kind_of(chosen)}. Give a name or a function of METHODS, such as 'grad_cam'.")
     if not isinstance(chosen, str):
-        return _find_function(chosen)
+        raise BadOption(
+            f"{shorten(chosen)} is not a method of this library. Give a name or a function of METHODS, such as "
+            "'grad_cam', or register your own function with the decorator explainers.registry.method."
+        )
     name = chosen
     if name not in METHODS:
         keys = {name_key(each.title): own for own, each in METHODS.items()}
@@ -241,14 +248,3 @@ def name_key(name: str) -> str:
 def find_function(function: object) -> Method | None:
     """Return the method with this function, or None."""
     return next((each for each in METHODS.values() if each.function is function), None)
-
-
-def _find_function(function: Any) -> Method:
-    if (known := find_function(function)) is not None:
-        return known
-    if isinstance(function, (type, nn.Module)) or not callable(function):
-        raise BadOption(f"The method is {kind_of(function)}. Give a name or a function of METHODS, such as 'grad_cam'.")
-    raise BadOption(
-        f"{shorten(function)} is not a method of this library. Give a name or a function of METHODS, such as "
-        "'grad_cam', or register your own function with the decorator explainers.registry.method."
-    )

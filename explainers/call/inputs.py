@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from explainers.call.forward_wrapper import ForwardWrapper, weak_reference
 from explainers.call.images import validate_images
-from explainers.errors import BadImages, BadOption, ExplainerError, UnsupportedModel, no_module, shorten
+from explainers.errors import BadImages, BadOption, UnsupportedModel, errors_of, no_module, shorten
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import unwrap
 
@@ -157,10 +157,8 @@ def check_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Callable
     if not inputs:
         raise BadImages("images is an empty tuple. Give one tensor for each input of the network: (images, depth).")
     for index, each in enumerate(inputs):
-        try:
+        with errors_of(f"Input {index} of {len(inputs)}"):
             validate_images(model, each)
-        except ExplainerError as error:
-            raise type(error)(f"Input {index} of {len(inputs)}: {error}") from error
     for what, values in (
         ("images", [len(each) for each in inputs]),
         ("devices", [str(each.device) for each in inputs]),

@@ -51,7 +51,7 @@ _COMPLEX = (
 )
 
 
-class _StopForward(Exception):
+class StopForward(Exception):
     """Stops a forward pass at the last layer whose output is needed."""
 
 
@@ -137,9 +137,9 @@ class ForwardPasses:
 
         def keep(output: Any) -> None:
             leaf.outputs.append(single_tensor(layout.name, output).clone())
-            raise _StopForward
+            raise StopForward
 
-        with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
+        with replaced_outputs(self.view.network, [(layout, keep)]), suppress(StopForward):
             self.view.network(batch.clone())  # the network may modify its input
         return leaf.single_output(len(batch))
 

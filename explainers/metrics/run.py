@@ -17,7 +17,7 @@ from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import open_run
 from explainers.call.score_kind import score_kind
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, errors_of, shorten
 from explainers.findings import Finding, pause_recording, recording
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
@@ -28,7 +28,6 @@ from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, 
 from explainers.metrics.recommendation import (
     Recommendation,
     by_name,
-    in_map,
     overloaded,
     rank_evaluations,
     score_of,
@@ -116,7 +115,7 @@ def evaluate(
     settings = EvaluationSettings(**{name: value for name, value in locals().items() if name in SETTINGS})
     given: dict[str, Any] = {}
     for name, each in by_name(maps, find_metrics(metrics)).items():
-        with in_map(name):
+        with errors_of(f"maps[{name!r}]" if name else ""):
             given[name] = check_dimensions(name_method(each), images)
     found: dict[str, Evaluation] = {}
 
@@ -128,7 +127,7 @@ def evaluate(
     settings = replace(settings, progress=report if callable(progress) else progress)
     with evaluator(model, images, settings, first=given) as judge:
         for name, each in given.items():
-            with in_map(name):
+            with errors_of(f"maps[{name!r}]" if name else ""):
                 found[name] = judge(each)
     return rank_evaluations(found) if isinstance(maps, Mapping) else found[""]
 
@@ -156,7 +155,7 @@ def evaluator(
     with one_call(model), declared_score(declares):
         check_images(model, images)
         for name, maps in first.items():
-            with in_map(name):
+            with errors_of(f"maps[{name!r}]" if name else ""):
                 check_maps(maps, images)
         _check_metrics(chosen, images, settings.region, first)
         region = None if settings.region is None else region_masks(settings.region, images)
