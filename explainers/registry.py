@@ -2,114 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from explainers.call.method import check_calls, check_keywords_of
-from explainers.dtypes import no_gradient, quantized_class
-from explainers.errors import (
-    BadOption,
-    kind_of,
-    nearest,
-    shorten,
-)
-from explainers.hooks.locate import unwrap, why_no_hooks
+from explainers.call.method import Method, check_calls, check_keywords_of
+from explainers.errors import BadOption, kind_of, nearest, shorten
 from explainers.keywords import signature_of
-from explainers.options import LayerName, Option, options_of
-from explainers.perturbation.several_inputs import STACKED, attribute_inputs
-from explainers.targets import TargetLike
+from explainers.options import options_of
+from explainers.perturbation.several_inputs import attribute_inputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAPS = ("grid", "pixels", "heat")
-"""Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
-
-
-@dataclass(frozen=True)
-class Method:
-    """One method: its name and title, the kind of its result, and its options."""
-
-    name: str
-    title: str
-    family: str
-    returns: str
-    paper: str
-    summary: str
-    function: Callable[..., Tensor] = field(repr=False)
-    options: dict[str, Option] = field(repr=False)
-    takes_layer: bool
-    signed: bool
-    stochastic: bool
-    long: bool
-    relu: bool | None
-    reduce: str
-    unit: str
-    scale_free: str
-    reads_class: bool
-    gradients: bool
-    needs: Callable[[nn.Module], str | None] | None = field(repr=False)
-    caution: str = ""
-    videos: bool = True
-
-    def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
-        """Call the method."""
-        return self.function(model, images, target, **options)
-
-    @functools.cached_property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of all arguments, `model` first."""
-        return tuple(inspect.signature(self.function).parameters)
-
-    @property
-    def placed(self) -> bool:
-        """Whether the result has the cells of a layer, whose placement is recorded with it."""
-        return self.returns in ("grid", "features")
-
-    @property
-    def stacked(self) -> bool:
-        """Whether a tensor as `baseline` is a list of baselines for all images."""
-        return self.name in STACKED
-
-    @property
-    def by_size(self) -> bool:
-        """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
-
-        The sign of other attributions has a meaning, evidence for or against the target.
-        """
-        return self.returns == "pixels" and self.reduce == "abs_max"
-
-    @property
-    def gives_map(self) -> bool:
-        """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
-        return self.returns in MAPS
-
-    @property
-    def together(self) -> bool:
-        """Whether several inputs of a network are attributed together, and not one while the others are constant.
-
-        Methods for images, but not for videos, read the rows and columns of one image.
-        """
-        return self.returns == "pixels" and self.videos and not self.takes_layer
-
-    @property
-    def planes(self) -> bool:
-        """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
-        return self.returns == "features" and not self.reads_class
-
-    def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
-        """Return None if the method supports this model, else a message with the reason."""
-        if self.takes_layer and (reason := why_no_hooks(model)):
-            return reason
-        if self.gradients and (name := quantized_class(frozenset(map(type, unwrap(model).modules())))):
-            return no_gradient(name)
-        return self.needs(model) if self.needs else None
 
 
 MethodName = Literal[

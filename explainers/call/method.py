@@ -1,11 +1,12 @@
-"""A call of a method: what is checked before the formula, and what is done with its result."""
+"""A method and its calls: what is checked before the formula, and what is done with its result."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,18 +21,95 @@ from explainers.call.profile import forget_profiles
 from explainers.call.run import open_run
 from explainers.call.view import EvalView
 from explainers.derived_targets import Direction, Through
-from explainers.dtypes import no_gradient
+from explainers.dtypes import no_gradient, quantized_class
 from explainers.errors import BadImages, BadOption, BadTarget, ExplainerError, UnsupportedModel, WrongType, shorten
 from explainers.findings import note_raw, pause_recording
-from explainers.hooks.locate import one_layer
+from explainers.hooks.locate import one_layer, unwrap, why_no_hooks
 from explainers.layers.layout import GridChanged
-from explainers.options import unknown_keyword
+from explainers.options import LayerName, Option, unknown_keyword
 from explainers.targets import TargetLike
 
-if TYPE_CHECKING:
-    from explainers.registry import Method
-
 MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: its name and title, the kind of its result, and its options."""
+
+    name: str
+    title: str
+    family: str
+    returns: str
+    paper: str
+    summary: str
+    function: Callable[..., Tensor] = field(repr=False)
+    options: dict[str, Option] = field(repr=False)
+    takes_layer: bool
+    signed: bool
+    stochastic: bool
+    long: bool
+    relu: bool | None
+    reduce: str
+    unit: str
+    scale_free: str
+    reads_class: bool
+    gradients: bool
+    needs: Callable[[nn.Module], str | None] | None = field(repr=False)
+    caution: str = ""
+    videos: bool = True
+
+    def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
+        """Call the method."""
+        return self.function(model, images, target, **options)
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all arguments, `model` first."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the result has the cells of a layer, whose placement is recorded with it."""
+        return self.returns in ("grid", "features")
+
+    @property
+    def stacked(self) -> bool:
+        """Whether a tensor as `baseline` is a list of baselines for all images."""
+        return self.name == "deep_lift_shap"
+
+    @property
+    def by_size(self) -> bool:
+        """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
+
+        The sign of other attributions has a meaning, evidence for or against the target.
+        """
+        return self.returns == "pixels" and self.reduce == "abs_max"
+
+    @property
+    def gives_map(self) -> bool:
+        """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
+        return self.returns in ("grid", "pixels", "heat")
+
+    @property
+    def together(self) -> bool:
+        """Whether several inputs of a network are attributed together, and not one while the others are constant.
+
+        Methods for images, but not for videos, read the rows and columns of one image.
+        """
+        return self.returns == "pixels" and self.videos and not self.takes_layer
+
+    @property
+    def planes(self) -> bool:
+        """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
+        return self.returns == "features" and not self.reads_class
+
+    def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
+        """Return None if the method supports this model, else a message with the reason."""
+        if self.takes_layer and (reason := why_no_hooks(model)):
+            return reason
+        if self.gradients and (name := quantized_class(frozenset(map(type, unwrap(model).modules())))):
+            return no_gradient(name)
+        return self.needs(model) if self.needs else None
 
 
 def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.method import Method
 from explainers.findings import Finding
 from explainers.placement import Placements, place
 from explainers.probabilities import probabilities_of, score_unit
-from explainers.registry import METHODS, Method
+from explainers.registry import METHODS
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
 
