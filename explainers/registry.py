@@ -126,11 +126,13 @@ def find(chosen: MethodLike) -> Method:
     """
     if isinstance(chosen, Method):
         return chosen
-    if (known := find_function(chosen)) is not None:
-        return known
-    if isinstance(chosen, (type, nn.Module)) or not (callable(chosen) or isinstance(chosen, str)):
-        raise BadOption(f"The method is {kind_of(chosen)}. Give a name or a function of METHODS, such as 'grad_cam'.")
     if not isinstance(chosen, str):
+        if (known := find_function(chosen)) is not None:
+            return known
+        if isinstance(chosen, (type, nn.Module)) or not callable(chosen):
+            raise BadOption(
+                f"The method is {kind_of(chosen)}. Give a name or a function of METHODS, such as 'grad_cam'."
+            )
         raise BadOption(
             f"{shorten(chosen)} is not a method of this library. Give a name or a function of METHODS, such as "
             "'grad_cam', or register your own function with the decorator explainers.registry.method."

@@ -121,7 +121,7 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
     target, so the function itself always gets None for both.
     """
 
-    function, name = declared.function, declared.name
+    function, name, placed, stacked = declared.function, declared.name, declared.placed, declared.stacked
 
     @functools.wraps(function)
     def method(model: Any = MISSING, images: Any = MISSING, target: TargetLike = None, **keywords: Any) -> Any:
@@ -137,7 +137,7 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
             again = functools.partial(method, model)
-            some = functools.partial(run_some_images, again, images, target, keywords, stacked=declared.stacked)
+            some = functools.partial(run_some_images, again, images, target, keywords, stacked=stacked)
             if images is None or view.checked is not images:
                 try:
                     check_images(model, images)
@@ -163,7 +163,7 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
                 target = _restrict_target(target, through)
             packing = packing_of(images) if isinstance(view.model, SeveralInputs) else None
             if given.get("progress") is not None:
-                of_layer = view if declared.placed else None
+                of_layer = view if placed else None
                 given["progress"] = _wrap_progress(given["progress"], of_layer, rectify, has_map=packing is None)
             outer, view.splits, view.failed, view.placement = (view.splits, view.failed), True, [], None
             try:
@@ -172,7 +172,7 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
                 forget_profiles(view)
                 raw = function(model, images, target, **given)
             except BatchSplit:
-                raw, view.placement = run_each_image(again, images, target, keywords, stacked=declared.stacked)
+                raw, view.placement = run_each_image(again, images, target, keywords, stacked=stacked)
                 return raw
             except Exception as error:
                 refused = isinstance(error, ExplainerError) and not view.failed  # before any forward pass
@@ -185,7 +185,7 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
                 _refuse_detached_inputs(model, images, target, packing, raw)
             if failed and bool(failed[0].any()):
                 raw = raw.masked_fill(failed[0].view(-1, *[1] * (raw.ndim - 1)), torch.nan)
-            if not declared.placed:  # only passes inside the method read a layer
+            if not placed:  # only passes inside the method read a layer
                 view.placement = None
             note_raw(raw, view.placement)
             return raw.relu() if rectify else raw

@@ -390,7 +390,8 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
 def _concept_of(through: Any, target: Any) -> Direction | None:
     """Return the concept or direction that a map is about, None if it is not about one."""
     inner = target.channels if isinstance(target, Through) else target
-    return next((each for each in (through, inner) if isinstance(each, Direction)), None)
+    named = through if isinstance(through, Direction) else inner
+    return named if isinstance(named, Direction) else None
 
 
 def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:

@@ -76,15 +76,10 @@ def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]
     returns its replacement.
     """
     with ExitStack() as stack:
-        replace_outputs(network, edits, stack)
+        calls = Calls(network, stack)
+        for point, edit in edits:
+            calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
         yield
-
-
-def replace_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]], stack: ExitStack) -> None:
-    """Replace outputs as `replaced_outputs` does, until the stack is closed."""
-    calls = Calls(network, stack)
-    for point, edit in edits:
-        calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
 
 
 def _inside(output: Any, edit: Edit) -> Any:

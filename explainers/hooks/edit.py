@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, WrongType, shorten
-from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
@@ -61,7 +61,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     with ExitStack() as stack:
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
-        replace_outputs(model, points, stack)
+        stack.enter_context(replaced_outputs(model, points))
         run_checkpoints_directly(stack)
         yield
 
