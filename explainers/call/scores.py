@@ -147,8 +147,8 @@ class ForwardPasses:
         """Return the batches of passes with hooks: one, or one for each image if the network runs row by row."""
         return images.split(1) if self.view.is_row_by_row else [images]
 
-    def edited(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> Any:
-        """Return the output for images, from one pass, or one for each image if the network runs row by row.
+    def edited(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> list[Any]:
+        """Return the outputs for images: of one pass, or of one for each image if the network runs row by row.
 
         `edits(start, end)` returns the edits of the pass of these images.
         """
@@ -158,14 +158,14 @@ class ForwardPasses:
             with replaced_outputs(self.view.network, edits(start, end)) if edits else nullcontext():
                 outputs.append(self(batch.clone()))
             start = end
-        return concatenate_outputs(outputs)
+        return outputs
 
     def scores(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> Tensor:
         """Return the scores [N, K] of images, at least float32; `edits` as in `edited`.
 
         Errors   BadTarget if the output of the model is not [N, K]
         """
-        return at_least_float32(scores_of(self.edited(images, edits)))
+        return torch.cat([at_least_float32(scores_of(output)) for output in self.edited(images, edits)])
 
     def refuse_through(self) -> None:
         """Raise an error if a `Through` target is used with a gradient-free method.

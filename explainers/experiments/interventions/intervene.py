@@ -37,6 +37,7 @@ from explainers.experiments.interventions.changes import (
 )
 from explainers.hooks.edit import edit_outputs
 from explainers.layers.layout import LayerLayout
+from explainers.nested import concatenate_outputs
 from explainers.options import LayerName, check_keywords
 from explainers.outputs import scores_in
 from explainers.probabilities import check_score, probabilities_of
@@ -202,7 +203,7 @@ def intervene(
             own = function.rows(start, end, output.ndim) if isinstance(function, Constant) else function
             return [(layout, selection.edit(own))]
 
-        changed = run.forward.edited(run.images, edits)
+        changed = concatenate_outputs(run.forward.edited(run.images, edits))
         chosen, target_after = run.scoring.target, None
         if is_of_target and chosen is not None:
             target_after = at_least_float32(evaluate(chosen, changed, len(images)))
@@ -241,7 +242,7 @@ def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Any]
         counts.append(end - start)
         return [(layout, keep)]
 
-    output = run.forward.edited(images, edits)
+    output = concatenate_outputs(run.forward.edited(images, edits))
     found = [leaf.single_output(count) for leaf, count in zip(leaves, counts, strict=True)]
     return at_least_float32(torch.cat(found)), output
 
