@@ -31,6 +31,12 @@ from explainers.targets import TargetLike
 
 MISSING: Any = object()
 
+MAPS = ("grid", "pixels", "heat")
+"""Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
+
+STACKED = ("deep_lift_shap",)
+"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -68,16 +74,6 @@ class Method:
         return tuple(inspect.signature(self.function).parameters)
 
     @property
-    def placed(self) -> bool:
-        """Whether the result has the cells of a layer, whose placement is recorded with it."""
-        return self.returns in ("grid", "features")
-
-    @property
-    def stacked(self) -> bool:
-        """Whether a tensor as `baseline` is a list of baselines for all images."""
-        return self.name == "deep_lift_shap"
-
-    @property
     def by_size(self) -> bool:
         """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
 
@@ -88,7 +84,7 @@ class Method:
     @property
     def gives_map(self) -> bool:
         """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
-        return self.returns in ("grid", "pixels", "heat")
+        return self.returns in MAPS
 
     @property
     def together(self) -> bool:
@@ -121,7 +117,9 @@ def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Calla
     target, so the function itself always gets None for both.
     """
 
-    function, name, placed, stacked = declared.function, declared.name, declared.placed, declared.stacked
+    function, name = declared.function, declared.name
+    placed = declared.returns in ("grid", "features")  # on the cells of a layer, whose placement is recorded
+    stacked = name in STACKED
 
     @functools.wraps(function)
     def method(model: Any = MISSING, images: Any = MISSING, target: TargetLike = None, **keywords: Any) -> Any:

@@ -21,7 +21,7 @@ from explainers.concepts.nmf import NmfFit
 from explainers.concepts.resuming import check_resume
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
-from explainers.display.display import Displayed
+from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
 from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
@@ -200,6 +200,10 @@ class Concepts(Displayed):
         scores = self._scores(images, target, designs, {"progress": progress, "budget": budget})[:, 1:]
         reached = ~scores.isnan().any(0)
         return torch.stack([total_indices(row[reached].cpu(), len(self)).nan_to_num() for row in scores]).to(images)
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the sentence about the result."""
+        return Display(paragraphs([repr(self)]), repr(self))
 
     def __repr__(self) -> str:
         stopped = "" if self.finished else ", stopped early"

@@ -14,7 +14,7 @@ from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.run import activations_and_gradients_of, open_run
 from explainers.concepts.features import collect
 from explainers.derived_targets import Direction
-from explainers.display.display import Displayed
+from explainers.display.display import Display, Displayed, paragraphs
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, BadTarget, check_type, shorten
 from explainers.options import LayerName, check_keywords, whole_number
@@ -51,6 +51,10 @@ class Tcav(Displayed):
     def is_significant(self) -> bool:
         """Whether the p-value is below 0.05."""
         return self.p_value < 0.05
+
+    def display(self, labels: Sequence[str] | None = None) -> Display:
+        """Return the sentence about the result."""
+        return Display(paragraphs([repr(self)]), repr(self))
 
     def __repr__(self) -> str:
         n = len(self.sensitivities)

@@ -18,7 +18,7 @@ from explainers.call.compiled import compiling
 from explainers.call.current import one_call, packing_of
 from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
-from explainers.call.method import Method
+from explainers.call.method import MAPS, STACKED, Method
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
 from explainers.call.run import features
@@ -99,9 +99,9 @@ def explain(
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
     is_batch = isinstance(given, Tensor) and given.ndim > 1 and len(given) > 1
     if is_batch and forward is None and (rows := finite_images(model, images)) is not None:
-        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.stacked)
+        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
         return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
-    if several is not None and (some := finite_inputs(several, target, call, chosen)) is not None:
+    if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
         rows, kept_inputs, kept_target, own = some
         part = each(model, kept_inputs, kept_target, **own)
         return add_missing_inputs(part, several, target, options, rows)  # type: ignore[return-value]
@@ -122,12 +122,12 @@ def explain(
         score = "logit"  # an embedding has no probabilities
     inputs, passed = several or (images,), keywords
     if several is not None:
-        model, images, passed = pack_call(chosen, model, several, {"forward": forward, **keywords})
+        model, images, passed = pack_call(chosen.name, model, several, {"forward": forward, **keywords})
     elif forward is not None:
         model = wrap_forward(model, forward, images)
     how_scored = nullcontext() if score is None else declared_score(score)
     with one_call(model) as view, how_scored, compiling() if compile else nullcontext():
-        comparable = compare and chosen.reads_class and not chosen.long and chosen.gives_map
+        comparable = compare and chosen.reads_class and not chosen.long and chosen.returns in MAPS
         view.graphs = {} if comparable else None  # shares one forward pass between both classes
         found = _run(chosen, model, images, target, passed, how, packed=several is not None)
         comparisons = _compare(found, chosen, model, images, passed, how) if comparable else [None] * len(found)

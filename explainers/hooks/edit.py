@@ -150,7 +150,7 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     f"The tensor of shape {tuple(tensor.shape)} is not a leaf, so its gradient is propagated before "
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
-            handle = tensor.register_hook(lambda gradient, tensor=tensor: queue.undo_joint_edit(tensor))  # type: ignore[misc]
+            handle = tensor.register_hook(lambda gradient, tensor=tensor: queue.undo_joint_edit(tensor))
             stack.callback(handle.remove)
             _hook_accumulation(tensor, queue, stack)
             _watch_wrapper(tensor, queue, stack)

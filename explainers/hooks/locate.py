@@ -95,7 +95,7 @@ class Wrapper(nn.Module):
     @classmethod
     def of(cls, inner: nn.Module, *arguments: Any) -> Self:
         """Create a wrapper whose class has the name of the network's class, for use in messages."""
-        return _named(cls, type(inner).__name__)(inner, *arguments)
+        return _named(cls, type(inner).__name__)(inner, *arguments)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=64)

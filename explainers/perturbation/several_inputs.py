@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from explainers.call.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
 from explainers.call.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.call.loop import Partial
-from explainers.call.method import Method
+from explainers.call.method import STACKED, Method
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
 from explainers.findings import scatter_rows
 from explainers.perturbation.baselines import baseline_of, refuse_values
@@ -42,7 +42,7 @@ def attribute_inputs(
 
     Errors   those of the method
     """
-    if (some := finite_inputs(inputs, target, options, chosen)) is not None:
+    if (some := finite_inputs(inputs, target, options, chosen.name)) is not None:
         rows, kept, kept_target, own = some
         found = method(model, kept, kept_target, **own)
         count = len(inputs[0])
@@ -51,12 +51,12 @@ def attribute_inputs(
         return tuple(scatter_rows(part, rows, count) for part in found)
     if not chosen.together:
         return explain_each_input(method, chosen.returns, model, inputs, target, options, torch.cat)
-    packed_model, packed, own = pack_call(chosen, model, inputs, options)
+    packed_model, packed, own = pack_call(chosen.name, model, inputs, options)
     return packed_model.split(method(packed_model, packed, target, **own))
 
 
 def finite_inputs(
-    inputs: tuple[Tensor, ...], target: TargetLike, options: Mapping[str, Any], chosen: Method
+    inputs: tuple[Tensor, ...], target: TargetLike, options: Mapping[str, Any], method: str
 ) -> tuple[list[int], tuple[Tensor, ...], Target | None, dict[str, Any]] | None:
     """Return the rows that are finite in all inputs, and inputs, target and options of a call with these rows.
 
@@ -70,7 +70,7 @@ def finite_inputs(
     own = dict(options)
     for name in _OF_INPUT:
         if isinstance(value := own.get(name), tuple) and len(value) == len(inputs):
-            is_stacked = name == "baselines" or chosen.stacked
+            is_stacked = name == "baselines" or method in STACKED
             pairs = zip(value, inputs, strict=True)
             own[name] = tuple(option_of_images(name, each, rows, given, is_stacked) for each, given in pairs)
     kept = tuple(each[rows] for each in inputs)
@@ -78,7 +78,7 @@ def finite_inputs(
 
 
 def pack_call(
-    chosen: Method, model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
+    method: str, model: nn.Module, inputs: tuple[Tensor, ...], options: Mapping[str, Any]
 ) -> tuple[SeveralInputs, Tensor, dict[str, Any]]:
     """Return model, images and options of the same call with one tensor; `packing_of` tells methods what it contains.
 
@@ -90,7 +90,7 @@ def pack_call(
     packing = Packing(tuple(tuple(each.shape[1:]) for each in inputs))
     for name in _OF_INPUT:
         if isinstance(value := own.get(name), (tuple, Tensor)):
-            is_stacked = name == "baselines" or chosen.stacked
+            is_stacked = name == "baselines" or method in STACKED
             own[name] = _pack_option(name, value, inputs, packing, is_stacked=is_stacked)
     return with_inputs(model, forward, len(inputs[0]), packing), packing.pack(inputs), own
 
