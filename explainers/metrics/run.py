@@ -25,14 +25,7 @@ from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
 from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
-from explainers.metrics.recommendation import (
-    Recommendation,
-    by_name,
-    overloaded,
-    rank_evaluations,
-    score_of,
-    target_of,
-)
+from explainers.metrics.recommendation import Recommendation, by_name, overloaded, rank_evaluations, score_of, target_of
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score

@@ -21,13 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.errors import (
-    ExplainerError,
-    LayerNotFound,
-    LayerRanRepeatedly,
-    UnsupportedModel,
-    is_out_of_memory,
-)
+from explainers.errors import ExplainerError, LayerNotFound, LayerRanRepeatedly, UnsupportedModel, is_out_of_memory
 from explainers.nested import is_transformed
 
 NEW = frozenset(

@@ -29,12 +29,7 @@ from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import (
-    Bisection,
-    bisect,
-    gauss_legendre,
-    weighted_mean,
-)
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import LayerName, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method

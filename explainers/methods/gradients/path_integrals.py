@@ -23,12 +23,7 @@ from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
-from explainers.methods.gradients.quadrature import (
-    Bisection,
-    bisect,
-    gauss_legendre,
-    weighted_mean,
-)
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
