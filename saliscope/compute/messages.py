@@ -260,14 +260,15 @@ COMPARES_CLASSES = (
 )
 
 
-def status(kind: str, *parts: str | dict[str, Any], ident: int, fraction: float | None = None) -> dict[str, Any]:
-    """Return a status line; `kind` is "idle", "busy", "done", "stopped" or "error"."""
-    return {
-        "id": ident,
-        "kind": kind,
-        "fraction": fraction,
-        "parts": [{"text": p} if isinstance(p, str) else p for p in parts],
-    }
+def status(
+    kind: str, *parts: str | dict[str, Any], ident: int | None = None, fraction: float | None = None
+) -> dict[str, Any]:
+    """Return a status line; `kind` is "idle", "busy", "done", "stopped" or "error".
+
+    Without `ident`, scripts use the ID of the message.
+    """
+    line = {"kind": kind, "fraction": fraction, "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+    return line if ident is None else {"id": ident, **line}
 
 
 def code(text: str) -> dict[str, Any]:

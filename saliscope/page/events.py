@@ -20,7 +20,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request, from_form
 from saliscope.errors import Refused
 from saliscope.page.elements import Part
-from saliscope.page.wire import Updates, new_number, pack
+from saliscope.page.wire import Updates, pack
 
 Handler = Callable[["Ask"], Iterator[Updates] | None]
 
@@ -162,8 +162,3 @@ def run_job(
             run.failure = error
             if not run.superseded:
                 yield show_error(engine.message_of(error, unknown))
-
-
-def error_line(message: str) -> dict[str, Any]:
-    """Return an error message as the value of a status line."""
-    return messages.status("error", message, ident=new_number())

@@ -12,7 +12,7 @@ from saliscope.compute.interventions.changes import parse
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import change_view, parts
 from saliscope.page.events import Ask, on, run_job, stop_on
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 
 @on(parts.CHANGE, "submit")
@@ -21,7 +21,7 @@ def apply(ask: Ask) -> Iterator[Updates]:
     ticket = ask.integer("ticket", 0)
 
     def pack(**fields: Any) -> Updates:
-        return {parts.CHANGE: {"id": new_number(), "ticket": ticket, **fields}}
+        return {parts.CHANGE: {"ticket": ticket, **fields}}
 
     def steps(run: Run) -> Iterator[Updates]:
         for step in engine.intervene(ask.question(), parse(ask.data), run):

@@ -10,7 +10,7 @@ from saliscope.compute.concepts import engine
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.concepts import parts, view
 from saliscope.page.events import Ask, on, run_job, stop_on
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 
 @on(parts.CONCEPTS, "submit")
@@ -45,7 +45,7 @@ def _answer(
     ticket = ask.integer("ticket", 0)
 
     def pack(**fields: Any) -> Updates:
-        return {parts.CONCEPTS: {"id": new_number(), "ticket": ticket, **fields}}
+        return {parts.CONCEPTS: {"ticket": ticket, **fields}}
 
     def steps(run: Run) -> Iterator[Updates]:
         for step in answer(run):

@@ -81,4 +81,4 @@ def _mask(mask: Tensor) -> dict[str, Any]:
 
 
 def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
-    return {"id": new_number(), "number": number, "state": state, "text": text, "fraction": fraction}
+    return {"number": number, "state": state, "text": text, "fraction": fraction}

@@ -10,7 +10,6 @@ from saliscope.compute import network_calls
 from saliscope.compute.answers import LoadedModel, Waiting
 from saliscope.compute.models import engine, messages
 from saliscope.page.components import view as page_view
-from saliscope.page.wire import new_number
 
 SIDE = 96  # pixels of the longer side of a thumbnail
 
@@ -77,4 +76,4 @@ def _similarity(text: str, estimate: float, low: float) -> dict[str, Any]:
 
 
 def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
-    return {"id": new_number(), "number": number, "state": state, "text": text, "fraction": fraction}
+    return {"number": number, "state": state, "text": text, "fraction": fraction}

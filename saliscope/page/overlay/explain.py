@@ -18,7 +18,7 @@ from saliscope.compute.trust import engine as checks
 from saliscope.errors import Refused
 from saliscope.page.channels import view as channels_view
 from saliscope.page.components import view
-from saliscope.page.events import FOLLOWERS, PAGE, Ask, error_line, on, run_job
+from saliscope.page.events import FOLLOWERS, PAGE, Ask, on, run_job
 from saliscope.page.maps import parts as maps_parts
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide, picker
@@ -49,7 +49,7 @@ def open_page(ask: Ask) -> Iterator[Updates]:
             stored = None
 
     def show_error(message: str) -> Updates:
-        nothing = {} if stored else {overlay_parts.OVERLAY: {"id": new_number(), "words": {"empty": message}}}
+        nothing = {} if stored else {overlay_parts.OVERLAY: {"words": {"empty": message}}}
         return _error(message) | nothing
 
     def steps(run: Run) -> Iterator[Updates]:
@@ -70,7 +70,7 @@ def open_page(ask: Ask) -> Iterator[Updates]:
                     view.add_button(updates[overlay_parts.FINDINGS], note, messages.use_model(title), {"model": first})
                 yield updates
         if message := links.missing(query, question):
-            yield {overlay_parts.STATUS: messages.status("idle", message, ident=new_number())}
+            yield {overlay_parts.STATUS: messages.status("idle", message)}
 
     yield from run_job(ask.session, steps, show_error, question=question.signature, again=True, number=ask.number)
 
@@ -101,7 +101,7 @@ def explain(ask: Ask) -> Iterator[Updates]:
         former = None if isinstance(question, Refused) else _former_model(question)
         if former is None:
             return _error(message)
-        line = error_line(messages.former_model(message, former.title))
+        line = messages.status("error", messages.former_model(message, former.title))
         return {overlay_parts.STATUS: line | {"former": former.name}}
 
     signature = "" if isinstance(question, Refused) else question.signature
@@ -125,7 +125,7 @@ def show_plane(ask: Ask) -> Iterator[Updates]:
             if isinstance(step, Answer):
                 yield _map(step, new_number(), ask)
 
-    yield from run_job(ask.session, steps, lambda message: {overlay_parts.STATUS: error_line(message)})
+    yield from run_job(ask.session, steps, _error_line)
 
 
 @on(panel_parts.ACTIONS, "stop")
@@ -168,7 +168,7 @@ def _updates(
             yield pending
         raise
     if answer:
-        yield rail.without_stages(answer, new_number())
+        yield rail.without_stages(answer)
     if loaded and (updates := panel.receptive_fields(loaded)):
         yield updates
     if shown and removal.measure(shown[0], question, run):
@@ -232,7 +232,7 @@ def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -
             overlay_parts.FINDINGS: view.reason(step, [*notes, *step.settings.notes], ident),
             maps_parts.PLANES: None,
             methods_parts.GUIDE: None,
-            rail_parts.RAIL: {"id": new_number(), "chosen": step.settings.layer, "stages": []},
+            rail_parts.RAIL: {"chosen": step.settings.layer, "stages": []},
             **rail.without_answer(step.settings),
             **trust.without_answer(),
             "answered": view.answered(ident),
@@ -277,7 +277,7 @@ def _map(step: Answer, ident: int, ask: Ask) -> Updates:
     return {
         overlay_parts.STATUS: headline.status(step, ident, checked.verdict if checked else None),
         overlay_parts.OVERLAY: view.answer(step, ident, ask.crops),
-        maps_parts.PLANES: channels_view.planes(step, ident),
+        maps_parts.PLANES: channels_view.planes(step),
         methods_parts.GUIDE: guide.pack(step, ident),
     }
 
@@ -291,8 +291,12 @@ def _stored(stored: dict[str, Any], sent: bool) -> Updates:
 
 def _error(message: str) -> Updates:
     """Show an error in the status line; the old result stays, marked as outdated."""
-    line: Updates = {overlay_parts.STATUS: error_line(message)}
+    line = _error_line(message)
     return line if model_cache.first_model() else {**panel.list_models(), **line}
+
+
+def _error_line(message: str) -> Updates:
+    return {overlay_parts.STATUS: messages.status("error", message)}
 
 
 def _precedes_a_map(step: Step) -> bool:

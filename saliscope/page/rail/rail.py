@@ -31,9 +31,9 @@ def without_answer(settings: Settings) -> Updates:
     return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
 
 
-def without_stages(step: Answer, ident: int) -> Updates:
+def without_stages(step: Answer) -> Updates:
     """Clear the maps of the stages for a network without comparable stages."""
-    return {parts.RAIL: {"id": ident, "chosen": step.settings.layer, "stages": []}}
+    return {parts.RAIL: {"chosen": step.settings.layer, "stages": []}}
 
 
 @on(parts.RAIL, "measure")

@@ -18,7 +18,7 @@ from saliscope.compute.methods.messages import NO_WEIGHTS
 from saliscope.compute.ranking import messages
 from saliscope.compute.ranking.engine import Ranking
 from saliscope.page.components import view
-from saliscope.page.wire import base64_text, new_number
+from saliscope.page.wire import base64_text
 
 SIDE = 16
 """Cells of the side of a small map, which the table draws at 40 pixels."""
@@ -104,7 +104,7 @@ def _conclusion(rows: list[Row]) -> messages.Conclusion:
 
 
 def _status(state: str, parts: list[Any], fraction: float | None = None) -> dict[str, Any]:
-    return page_messages.status(state, *parts, ident=new_number(), fraction=fraction)
+    return page_messages.status(state, *parts, fraction=fraction)
 
 
 def _row(group: list[RankedMap], index: int, known: Packed) -> Row:

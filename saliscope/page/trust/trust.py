@@ -13,7 +13,7 @@ from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.trust import parts, view
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 JOB = "trust"
 """Name of these jobs among the jobs of a visitor."""
@@ -26,7 +26,7 @@ def identify_map(step: Answer, ident: int) -> Updates:
 
 def without_answer() -> Updates:
     """Clear the checks if nothing is explained."""
-    return {parts.TRUST: {"id": new_number(), "key": "", "why": "", "quick": False}}
+    return {parts.TRUST: {"key": "", "why": "", "quick": False}}
 
 
 def interrupt(session: str) -> Updates:

@@ -115,7 +115,7 @@ def test_the_generated_code_and_the_edges_have_the_same_gradients() -> None:
             parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
             if parts:
                 torch.testing.assert_close(sum(parts), found.without.tensors[step.name], msg=str(experiment))
-        assert lab_view.outcome(found, 1)["finding"] == "", "all are finite"
+        assert lab_view.outcome(found)["finding"] == "", "all are finite"
 
 
 REFUSED = {
@@ -241,7 +241,7 @@ NOT_FINITE: list[tuple[str | Experiment, str]] = [
 def test_a_value_or_gradient_that_is_not_finite_is_explained() -> None:
     """The answer is valid JSON."""
     for given, expected in NOT_FINITE:
-        packed = lab_view.outcome(outcome(given if isinstance(given, Experiment) else Experiment(given)), 1)
+        packed = lab_view.outcome(outcome(given if isinstance(given, Experiment) else Experiment(given)))
         text = json.dumps(packed, allow_nan=False)
         assert packed["finding"].startswith(expected), packed["finding"]
         assert '"Infinity"' in text or '"-Infinity"' in text or '"NaN"' in text, given
@@ -303,7 +303,7 @@ def test_every_task_learns_and_presets_show_their_phenomenon() -> None:
     runs_of |= {name: trained(PRESETS[name]) for name in ("exploding", "clipped", "vanishing")}
     for name, found in runs_of.items():
         assert presets.parse_form(json.loads(json.dumps(asdict(PRESETS[name])))) == PRESETS[name]
-        assert len(json.dumps(lab_view.curves(found, 3), allow_nan=False)) < 500_000
+        assert len(json.dumps(lab_view.curves(found), allow_nan=False)) < 500_000
         assert len(found.at) <= limits.TRAINING_POINTS
         assert all(len(curve) == len(found.at) for group in (found.norms, found.updates) for curve in group.values())
     for task in presets.TASKS:
