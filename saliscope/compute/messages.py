@@ -77,6 +77,11 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+def capitalize(name: str) -> str:
+    """Return a name for the start of a sentence; `str.capitalize` would change "German shepherd"."""
+    return name[:1].upper() + name[1:]
+
+
 CONNECTING = "Connecting…"
 """The status of the stored answer until the server answers."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from saliscope.page import events
-from saliscope.page.api import snippets
 from saliscope.page.batch import batch
 from saliscope.page.channels import arithmetic, changing, channels
 from saliscope.page.compare import compare
@@ -22,7 +21,6 @@ from saliscope.page.share import bundle
 from saliscope.page.trust import trust
 
 FEATURES = (
-    snippets,
     batch,
     arithmetic,
     changing,

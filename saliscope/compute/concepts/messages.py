@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from saliscope.compute import messages
 from saliscope.compute.interventions.messages import CHANGE
-from saliscope.compute.text_messages import number as number_text
-from saliscope.percentages import percent
+from saliscope.percentages import number, percent
 
 if TYPE_CHECKING:
     from saliscope.compute.concepts.answers import Measured
@@ -66,7 +65,7 @@ def count(images: int) -> str:
 def effect(value: float) -> str:
     """Return an effect with its sign, in at most four decimals."""
     rounded = round(value, 4) or 0.0
-    return f"+{number_text(rounded)}" if rounded > 0 else number_text(rounded)
+    return number(rounded, "+.3g" if rounded > 0 else ".3g")
 
 
 def summary(step: Measured) -> str:

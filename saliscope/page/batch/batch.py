@@ -7,19 +7,13 @@ from typing import Any
 
 from saliscope import limits
 from saliscope.compute import units
-from saliscope.compute.answers import Settings, Waiting
+from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.messages import status
 from saliscope.page.batch import engine, messages, parts
-from saliscope.page.batch.engine import Indexed, Progress, Report
-from saliscope.page.events import Ask, follow, on, run_job, stop_on
+from saliscope.page.batch.engine import Indexed, Report
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.wire import Updates
-
-
-@follow(parts.MANY_HEAD)
-def target(settings: Settings) -> str:
-    """Return what a batch explains."""
-    return messages.FOR_SENTENCE if settings.loaded.encodes_text else messages.FOR_CLASS
 
 
 @on(parts.MANY, "submit")
@@ -49,21 +43,19 @@ def index(ask: Ask) -> Iterator[Updates]:
 
 def _run(ask: Ask, work: Callable[..., Iterator[Any]], show: Callable[[Any, Run], Updates]) -> Iterator[Updates]:
     """Run the work over the files of a request: show its progress, and its result by `show`."""
-    current = Run(0.0)
 
     def steps(run: Run) -> Iterator[Updates]:
-        nonlocal current
-        current = run
         for step in work(ask.question(), engine.parse_uploads(ask.data.get("files")), run):
             if isinstance(step, (Report, Indexed)):
                 yield show(step, run)
-            elif isinstance(step, (Waiting, Progress)):
+            elif isinstance(step, Waiting):
                 yield {parts.MANY: status("busy", step.message, fraction=step.fraction)}
 
     def show_error(message: str) -> Updates:
-        return {parts.MANY: status("error", messages.STOPPED if current.cancelled else message)}
+        return {parts.MANY: status("error", message)}
 
-    yield from run_job(ask.job("many"), steps, show_error, seconds=limits.BATCH_SECONDS, unknown=messages.UNKNOWN)
+    seconds, unknown, stopped = limits.BATCH_SECONDS, messages.UNKNOWN, messages.STOPPED
+    yield from run_job(ask.job("many"), steps, show_error, seconds=seconds, unknown=unknown, stopped=stopped)
 
 
 @on(parts.MANY, "forget")

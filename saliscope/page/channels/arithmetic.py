@@ -9,7 +9,6 @@ from saliscope.compute.arithmetic import engine
 from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import arithmetic_view, parts
-from saliscope.page.channels.channels import parse_cell
 from saliscope.page.events import Ask, on, run_job
 from saliscope.page.wire import Updates
 
@@ -17,7 +16,7 @@ from saliscope.page.wire import Updates
 @on(parts.ARITHMETIC, "submit")
 def trace(ask: Ask) -> Iterator[Updates]:
     """Show how the value of "channel" at "cell" is computed."""
-    number, cell = ask.integer("channel", -1), parse_cell(ask.data.get("cell")) or (-1, -1)
+    number, cell = ask.integer("channel", -1), ask.cell() or (-1, -1)
 
     def pack(**fields: Any) -> Updates:
         return {parts.ARITHMETIC: {"channel": number, "cell": cell, **fields}}

@@ -67,7 +67,7 @@ def more(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         question = ask.question()
         if kind in channels_engine.MEASURES:
-            results = channels_engine.measure(question, run, kind, parse_cell(ask.data.get("cell")))
+            results = channels_engine.measure(question, run, kind, ask.cell())
         else:
             results = channels_engine.sheet(question, run, numbers)
         for step in results:
@@ -91,7 +91,7 @@ stop_on(parts.GRID, "channels")
 @on(parts.WHY, "select")
 def open_channel(ask: Ask) -> Iterator[Updates]:
     """Enlarge a channel; with a cell, show its input gradient."""
-    number, cell = ask.integer("channel", -1), parse_cell(ask.data.get("cell"))
+    number, cell = ask.integer("channel", -1), ask.cell()
 
     def steps(run: Run) -> Iterator[Updates]:
         yield from _channel(ask.question(), number, run, cell)
@@ -169,9 +169,3 @@ def _numbers(value: Any) -> list[int] | None:
     """Parse the channels that a script sent."""
     fits = isinstance(value, list) and value and all(type(number) is int for number in value)
     return value[: channels_engine.MOST] if fits else None
-
-
-def parse_cell(value: Any) -> tuple[int, int] | None:
-    """Parse a cell (row, column) that a script sent."""
-    fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
-    return (value[0], value[1]) if fits else None

@@ -41,7 +41,6 @@ def sheet(step: Sheet, key: str) -> dict[str, Any]:
         **_ids(step.ids),
         "layer": step.settings.layer,
         "total": step.total,
-        "pages": step.pages,
         "grid": grid,
         "cell": list(planes.shape[1:]),
         "numbers": step.numbers,
@@ -85,7 +84,6 @@ def measures(step: Measures) -> dict[str, Any]:
 def channel(step: Channel) -> dict[str, Any]:
     """Pack an enlarged channel."""
     return {
-        "v": 1,
         "state": "done",
         "about": f"{step.settings.loaded.name}/{step.settings.layer}/{step.number}",
         "map": view.floats(step.map),

@@ -16,9 +16,13 @@ from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine as checks
 from saliscope.errors import Refused
+from saliscope.page.api import parts as api_parts
+from saliscope.page.api.snippets import snippets
+from saliscope.page.batch import messages as batch_messages
+from saliscope.page.batch import parts as batch_parts
 from saliscope.page.channels import view as channels_view
 from saliscope.page.components import view
-from saliscope.page.events import FOLLOWERS, PAGE, Ask, on, run_job
+from saliscope.page.events import PAGE, Ask, on, run_job
 from saliscope.page.maps import parts as maps_parts
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide, picker
@@ -29,7 +33,10 @@ from saliscope.page.panel import parts as panel_parts
 from saliscope.page.panel import settings as panel
 from saliscope.page.rail import parts as rail_parts
 from saliscope.page.rail import rail
+from saliscope.page.rail import view as rail_view
+from saliscope.page.trust import parts as trust_parts
 from saliscope.page.trust import trust
+from saliscope.page.trust import view as trust_view
 from saliscope.page.wire import Updates, new_number
 
 
@@ -168,7 +175,7 @@ def _updates(
             yield pending
         raise
     if answer:
-        yield rail.without_stages(answer)
+        yield _without_stages(answer.settings)
     if loaded and (updates := panel.receptive_fields(loaded)):
         yield updates
     if shown and removal.measure(shown[0], question, run):
@@ -205,7 +212,7 @@ def _updates_of(
     return {
         **updates,
         panel_parts.BANDS: view.bands(step.settings, question.bands),
-        **rail.identify_norms(step, question),
+        "gradients": rail_view.identify(step, str(question.image)),
     }
 
 
@@ -218,7 +225,7 @@ def _settings(settings: Settings, question: Request, form: dict[str, Any], notes
         updates[overlay_parts.FINDINGS] = view.notes([*notes, *settings.notes], ident)
         updates[overlay_parts.STATUS] = messages.status("idle", messages.NO_IMAGE, ident=ident)
         updates[overlay_parts.OVERLAY] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
-        updates |= {"answered": view.answered(ident), **rail.without_answer(settings)}
+        updates |= {"answered": view.answered(ident), **_without_norms(settings)}
     return updates
 
 
@@ -232,12 +239,20 @@ def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -
             overlay_parts.FINDINGS: view.reason(step, [*notes, *step.settings.notes], ident),
             maps_parts.PLANES: None,
             methods_parts.GUIDE: None,
-            rail_parts.RAIL: {"chosen": step.settings.layer, "stages": []},
-            **rail.without_answer(step.settings),
-            **trust.without_answer(),
+            trust_parts.TRUST: {"key": "", "why": "", "quick": False},
+            **_without_stages(step.settings),
+            **_without_norms(step.settings),
             "answered": view.answered(ident),
         }
     return updates
+
+
+def _without_stages(settings: Settings) -> Updates:
+    return {rail_parts.RAIL: {"chosen": settings.layer, "stages": []}}
+
+
+def _without_norms(settings: Settings) -> Updates:
+    return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
 
 
 def _partial_map(step: Refining, ident: int) -> Updates:
@@ -258,7 +273,7 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
         **_map(step, ident, ask),
         maps_parts.BARS: view.classes(step, ident) | listed(step),
         overlay_parts.FINDINGS: view.findings(step, ident),
-        **trust.identify_map(step, ident),
+        trust_parts.TRUST: trust_view.identify(step, ident),
         overlay_parts.FOLD: {"text": messages.folded(step)},
         "answered": view.answered(ident),
         **({panel_parts.METHOD: picker.update(settings)} if step.is_mistimed else {}),
@@ -268,7 +283,11 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
 
 def _followers(settings: Settings) -> Updates:
     """Update the parts that follow the settings."""
-    return {"question": view.question(settings), **{part: value(settings) for part, value in FOLLOWERS.items()}}
+    return {
+        "question": view.question(settings),
+        api_parts.SNIPPET_LIST: snippets(settings),
+        batch_parts.MANY_HEAD: batch_messages.subject(settings),
+    }
 
 
 def _map(step: Answer, ident: int, ask: Ask) -> Updates:

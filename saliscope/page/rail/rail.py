@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope.compute.answers import Answer, Settings
+from saliscope.compute.answers import Settings
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.rail import description, network, norms
-from saliscope.compute.request import LONGEST, Request
+from saliscope.compute.request import LONGEST
 from saliscope.page.events import Ask, on, run_job
 from saliscope.page.rail import parts, view
 from saliscope.page.wire import Updates
@@ -19,21 +19,6 @@ def drawing(settings: Settings, form: dict[str, Any]) -> Updates:
     options = form.get("options")
     known = options.get("model") if isinstance(options, dict) else None
     return {} if known == settings.loaded.name else {"network": network.drawing(settings.loaded)}
-
-
-def identify_norms(step: Answer, question: Request) -> Updates:
-    """Identify the requested norms after an answer."""
-    return {"gradients": view.identify(step, str(question.image))}
-
-
-def without_answer(settings: Settings) -> Updates:
-    """Clear the norms if nothing is explained."""
-    return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
-
-
-def without_stages(step: Answer) -> Updates:
-    """Clear the maps of the stages for a network without comparable stages."""
-    return {parts.RAIL: {"chosen": step.settings.layer, "stages": []}}
 
 
 @on(parts.RAIL, "measure")

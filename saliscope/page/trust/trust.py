@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from saliscope.compute.answers import Answer
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
@@ -17,16 +16,6 @@ from saliscope.page.wire import Updates
 
 JOB = "trust"
 """Name of these jobs among the jobs of a visitor."""
-
-
-def identify_map(step: Answer, ident: int) -> Updates:
-    """Identify the map that can be checked after an answer."""
-    return {parts.TRUST: view.identify(step, ident)}
-
-
-def without_answer() -> Updates:
-    """Clear the checks if nothing is explained."""
-    return {parts.TRUST: {"key": "", "why": "", "quick": False}}
 
 
 def interrupt(session: str) -> Updates:

@@ -17,6 +17,7 @@ from torch import nn
 
 import explainers
 from saliscope import limits
+from saliscope.compute import network_calls
 from saliscope.compute.jobs import runs
 from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import experiments, expressions, presets
@@ -379,7 +380,7 @@ def test_layer_norms_equal_autograd() -> None:
     c = network[2](b)
     d = c.relu()
     grads = torch.autograd.grad(network[5](d.flatten(1))[0, 2], (a, b, c, d))
-    found = lab_engine.layer_norms(network, images, 2, ["0", "1", "2", "3"])
+    found = network_calls.layer_gradients(network, images, 2, ["0", "1", "2", "3"])
     for name, gradient in zip("0123", grads, strict=True):
         assert float(found[name][0]) == pytest.approx(float(gradient.norm()), rel=1e-5)
         assert float(found[name][1]) == pytest.approx(float((gradient == 0).float().mean()))
@@ -387,8 +388,8 @@ def test_layer_norms_equal_autograd() -> None:
 
     nn.init.constant_(network[2].bias, -1e3)
     layers = explainers.list_layers(network, images, spatial=True)
-    found = lab_engine.layer_norms(network, images, 2, [layer.name for layer in layers])
-    norms, zeros = zip(*(found[layer.name].tolist() for layer in layers), strict=True)
+    found = network_calls.layer_gradients(network, images, 2, [layer.name for layer in layers])
+    norms, zeros = zip(*(found[layer.name] for layer in layers), strict=True)
     depth = lab_image.Depth(None, "tench", layers, list(norms), list(zeros))
     assert depth.vanished == ["0", "1", "2"]
     message = lab_messages.depth_verdict(depth.vanished, ("3", 1.0, "0", 0.0))
