@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -118,22 +115,6 @@ class Setup:
 
         return {"torchcam": call}
 
-    def zennit(self, composite: str = "") -> Contenders:
-        """The gradient by zennit, with a composite for its rules."""
-        if not _installed("zennit"):
-            return {}
-        attribution, composites = (importlib.import_module(f"zennit.{name}") for name in ("attribution", "composites"))
-        own, options = copy.deepcopy(self.net), {"composite": getattr(composites, composite)()} if composite else {}
-
-        def of_class(output: Tensor) -> Tensor:
-            return torch.nn.functional.one_hot(torch.tensor([CLASS]), output.shape[1]).to(output)
-
-        def call() -> object:
-            with attribution.Gradient(own, attr_output=of_class, **options) as method:
-                return method(self.x.clone())[1]
-
-        return {"zennit": call}
-
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
@@ -182,12 +163,12 @@ def score_cam(s: Setup) -> Contenders:
 
 def saliency(s: Setup) -> Contenders:
     """The input gradient."""
-    return s.ours("saliency") | s.captum("Saliency", abs=False) | s.zennit()
+    return s.ours("saliency") | s.captum("Saliency", abs=False)
 
 
 def guided(s: Setup) -> Contenders:
     """Guided backpropagation, whose rule no other library applies to ReLU6."""
-    contenders = s.ours("guided_backprop") | s.captum("GuidedBackprop") | s.zennit("GuidedBackprop")
+    contenders = s.ours("guided_backprop") | s.captum("GuidedBackprop")
     if _installed("pytorch_grad_cam"):
         own = importlib.import_module("pytorch_grad_cam").GuidedBackpropReLUModel(copy.deepcopy(s.net), device="cpu")
         contenders["grad-cam"] = lambda: own(s.x.clone(), target_category=CLASS)
@@ -287,17 +268,6 @@ def road(s: Setup) -> Contenders:
     return contenders
 
 
-def imports() -> Contenders:
-    """A new interpreter that imports the library; the unit is an interpreter that imports only torch."""
-
-    def python(code: str) -> Callable[[], object]:
-        # Byte code is cached, as is Python's default.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        return lambda: subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-
-    return {UNIT: python("import torch"), OURS: python("import torch, explainers")}
-
-
 def every_method(side: int | None = None, **options: float) -> Contenders:
     """Every method once on the built-in model, with those of `options` that it has as numeric options."""
     s = Setup(LITE, side)
@@ -355,7 +325,7 @@ class Case:
 
     def contenders(self, name: str, short: bool = False) -> Contenders:
         """Build the contenders for a network."""
-        if self.make in (imports, training_step, every_method):
+        if self.make in (training_step, every_method):
             return self.make(**(self.small or {}) if short else {})
         setup = Setup(name, SMALL if short else None, 1 if short else self.size)
         return self.make(setup, **(self.small or {}) if short else self.options)
@@ -382,7 +352,6 @@ CASES = [
     Case("Deletion and insertion, 20 steps", curves, options={"steps": 20}, small={"steps": 4}),
     Case("ROAD, four levels, 8 images", road, slow=ROAD, size=8, small={}),
     Case("Recording", training_step, ("small ResNet",), None, unit="training step", small={"size": 8, "side": 32}),
-    Case("import explainers", imports, ("relative to import torch",), 5, unit="import torch"),
 ]
 EVERY = Case("Every method", every_method, (LITE,), small={"side": SMALL, **FEWER})
 

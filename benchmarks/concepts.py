@@ -22,8 +22,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import explainers
+from benchmarks.faithfulness.photos import prepare
 from explainers.students_t import t_tail
-from saliscope.zoo import load_model
+from saliscope.zoo import Model, load_model
 from tests.explainers.concepts.planted import PARTS as PLANTED
 from tests.explainers.concepts.planted import planted_images, planted_network
 
@@ -36,15 +37,9 @@ CLASSES, BATCH = 50, 10
 RANDOM_CONCEPTS = 200
 
 
-def read(paths: list[Path]) -> Tensor:
+def read(model: Model, paths: list[Path]) -> Tensor:
     """Return images [N, 3, SIDE, SIDE], normalized for the network."""
-    found = []
-    for path in paths:
-        with Image.open(path) as image:
-            pixels = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-        values = torch.frombuffer(bytearray(pixels.tobytes()), dtype=torch.uint8).view(SIDE, SIDE, 3)
-        found.append((values.movedim(-1, 0) / 255 - MEAN) / STD)
-    return torch.stack(found)
+    return torch.cat([prepare(model, Image.open(path).convert("RGB")) for path in paths])
 
 
 def labels_of(paths: list[Path], table: Path, names: list[str]) -> Tensor:
@@ -59,23 +54,12 @@ def autoencoder(net: nn.Module, train: Tensor, test: Tensor, labels: Tensor) -> 
     """Yield what a sparse autoencoder keeps of the network: name, goal, measured."""
     times: list[float] = []
     start = time.monotonic()
-    found = explainers.find_concepts(
-        net,
-        train,
-        LAYER,
-        CONCEPTS,
-        "sae",
-        active=ACTIVE,
-        epochs=EPOCHS,
-        progress=lambda _: times.append(time.monotonic()),
-    )
+    options = {"active": ACTIVE, "epochs": EPOCHS, "progress": lambda _: times.append(time.monotonic())}
+    found = explainers.find_concepts(net, train, LAYER, CONCEPTS, "sae", **options)
     fit = times[len(times) - found.steps :]
     epoch = (fit[-1] - fit[0]) / EPOCHS
-    yield (
-        f"seconds of an epoch of {len(train):,} images, after {fit[0] - start:.0f} s for the features",
-        "60",
-        f"{epoch:.1f}",
-    )
+    name = f"seconds of an epoch of {len(train):,} images, after {fit[0] - start:.0f} s for the features"
+    yield name, "60", f"{epoch:.1f}"
     yield "unexplained variance, images of the fit", "0.2", f"{found.error:.3f}"
     yield f"unexplained variance, {len(test):,} other images", "0.2", f"{found.unexplained(test):.3f}"
     before, after = [], []
@@ -84,11 +68,8 @@ def autoencoder(net: nn.Module, train: Tensor, test: Tensor, labels: Tensor) -> 
         before.append(result.before.argmax(1)), after.append(result.after.argmax(1))
     one, other = (torch.cat(each)[labels >= 0] == labels[labels >= 0] for each in (before, after))
     lost = 100 * float(one.float().mean() - other.float().mean())
-    yield (
-        f"points of accuracy lost by the reconstruction, of {100 * float(one.float().mean()):.1f}%",
-        "1",
-        f"{lost:.2f}",
-    )
+    name = f"points of accuracy lost by the reconstruction, of {100 * float(one.float().mean()):.1f}%"
+    yield name, "1", f"{lost:.2f}"
 
 
 def removal(net: nn.Module, train: Tensor, test: Tensor, _: Tensor) -> Iterator[tuple[str, str, str]]:
@@ -108,16 +89,12 @@ def synthetic(net: nn.Module, _: Tensor, test: Tensor, __: Tensor) -> Iterator[t
         for layer, channel in VISUALIZED["units"]:
             target = explainers.unit(layer, channel)
             own = explainers.feature_visualization(net, target, image=image, **options).activations
-            others = torch.cat(
-                [explainers.feature_maps(net, x, layer=layer)[:, channel].mean((1, 2)) for x in test.split(32)]
-            )
+            maps = (explainers.feature_maps(net, x, layer=layer)[:, channel] for x in test.split(32))
+            others = torch.cat([each.mean((1, 2)) for each in maps])
             shares.append(float((others < own).float().mean()))
         least = 100 * min(shares)
-        yield (
-            f"{image}: % of {len(test):,} images that excite their unit less, least of {len(shares)} units",
-            "99",
-            f"{least:.1f}",
-        )
+        name = f"{image}: % of {len(test):,} images that excite their unit less, least of {len(shares)} units"
+        yield name, "99", f"{least:.1f}"
         probabilities = []
         for index in VISUALIZED["classes"]:
             found = explainers.feature_visualization(net, index, image=image, **options)
@@ -183,7 +160,7 @@ WITH_PHOTOS = ("autoencoder", "removal", "synthetic")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=Path)
     parser.add_argument("--classes", type=Path)
     parser.add_argument("--images", type=int, default=2000, help="images of the fit")
@@ -198,7 +175,7 @@ def main() -> None:
         paths = sorted(given.photos.rglob("*.JPEG"))
         random.Random(0).shuffle(paths)
         train, rest = paths[: given.images], paths[given.images : given.images + given.others]
-        images, others, labels = read(train), read(rest), labels_of(rest, given.classes, model.labels)
+        images, others, labels = read(model, train), read(model, rest), labels_of(rest, given.classes, model.labels)
     print("| figure | goal | measured |\n|---|---|---|", flush=True)
     for part in given.only:
         rows = PARTS[part](net, images, others, labels)

@@ -43,8 +43,7 @@ def gap(network: Any, images: Any) -> tuple[float, int]:
 
 def main() -> None:
     """Print the table, the slowest methods first."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--photo", default="dog", help="name of an example, or a path")
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gaps", action="store_true", help="completeness gap of integrated gradients on every example")
     arguments = parser.parse_args()
     model = load_model()
@@ -54,7 +53,7 @@ def main() -> None:
             error, points = gap(model.network, model.prepare(open_image(path.stem)))
             print(f"| {path.stem} | {error:.2%} | {points} |", flush=True)
         return
-    images = model.prepare(open_image(arguments.photo))
+    images = model.prepare(open_image("dog"))
     explainers.explain("grad_cam", model.network, images)
     methods = [method for method in explainers.METHODS.values() if method.applies(model.network) is None]
     rows = [(*timed(method, model.network, images), method) for method in methods]

@@ -76,7 +76,7 @@ def compare(network: Any, image: Any, name: str, short: dict[str, Any], long: di
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", nargs="+", default=list(PHOTOS))
     parser.add_argument("--only", nargs="+", default=list(explainers.METHODS), help="names of methods")
     parser.add_argument("--defaults", action="store_true", help="default runs against long ones")

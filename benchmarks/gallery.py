@@ -173,7 +173,7 @@ def predictions(model: Model, images: list[Image.Image]) -> str:
 
 def main() -> None:
     """Write the page and its images."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     only = "compute only the maps of these methods, or without a name none"
     parser.add_argument("--only", nargs="*", metavar="NAME", choices=list(explainers.METHODS), help=only)
     given = parser.parse_args()

@@ -72,9 +72,7 @@ def evaluations(maps: int, images: int, steps: int) -> Iterator[tuple[str, str, 
 
 def main() -> None:
     """Measure and print the shares of false positives by network and form."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.significance", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--maps", type=int, default=1000, help="number of chance maps")
     parser.add_argument("--images", type=int, default=1, help="number of images of each evaluation")
     parser.add_argument("--steps", type=int, default=10, help="number of steps of the curves")

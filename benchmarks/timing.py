@@ -1,13 +1,11 @@
 """Interleaved rounds in one process: every contender runs once per round, its time divided by that of a bare forward.
 
-Other load slows a whole round, not one contender, so ratios within a round are reliable and single times are not. On a
-machine with more work than cores, use the processor time of the process and one thread.
+Other load slows a whole round, not one contender, so ratios within a round are reliable and single times are not.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,14 +14,6 @@ from dataclasses import dataclass, field
 import torch
 
 UNIT = "bare forward"
-Clock = Callable[[], float]
-"""Returns seconds."""
-
-
-def processor_time() -> float:
-    """Return the processor time of this process and of its finished child processes."""
-    children = os.times()
-    return time.process_time() + children.children_user + children.children_system
 
 
 @dataclass
@@ -49,9 +39,7 @@ class Measured:
         return f"| {title} | {unit if self.name == UNIT else self.name} | {result} | {memory} |"
 
 
-def race(
-    contenders: dict[str, Callable[[], object]], rounds: int, slow: Sequence[str] = (), clock: Clock = time.perf_counter
-) -> list[Measured]:
+def race(contenders: dict[str, Callable[[], object]], rounds: int, slow: Sequence[str] = ()) -> list[Measured]:
     """Time the contenders, of which `UNIT` must be the first; those in `slow` run in the first round only.
 
     The order rotates by one each round, so that a contender's position has no constant effect. With 0 rounds, each
@@ -60,9 +48,9 @@ def race(
     results = {name: Measured(name) for name in contenders}
 
     def once(name: str, unit: float = 0.0) -> float:
-        start = clock()
+        start = time.perf_counter()
         contenders[name]()
-        seconds = clock() - start
+        seconds = time.perf_counter() - start
         results[name].seconds.append(seconds)
         results[name].ratios.append(seconds / (unit or seconds))
         return seconds

@@ -28,9 +28,7 @@ from saliscope.runs.settings import Settings
 
 def main() -> None:
     """Print the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.data_sets", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", required=True, help="a source of images")
     parser.add_argument("--limit", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)

@@ -190,25 +190,24 @@ class Reverse(nn.Module):
         return images.flip(1)
 
 
-def answer(case: Case) -> tuple[Case, float, list[Answer]]:
+def answer(case: Case) -> tuple[float, list[Answer]]:
     """Return the accuracy of a run, and the answers of its report."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        model = make(case, folder / "images")
-        job = run.prepare(Settings(batch_size=50), str(folder / "images"), folder / "run", model=model)
+        images, out = Path(place) / "images", Path(place) / "run"
+        model = make(case, images)
+        job = run.prepare(Settings(batch_size=50), str(images), out, model=model)
         run.run(job, decode=decode, workers=0)
-        data = open_run(folder / "run")
 
         def read(path: str) -> Image.Image | None:
             try:
-                return Image.open(folder / "images" / path).convert("RGB")
+                return Image.open(images / path).convert("RGB")
             except OSError:
                 return None
 
-        found = analyze(data, Report(read, model))
+        found = analyze(open_run(out), Report(read, model))
         columns = found.page.columns
         accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
-        return case, float(accuracy), found.answers.all
+        return float(accuracy), found.answers.all
 
 
 def is_kind(case: Case, given: Answer) -> bool:
@@ -219,46 +218,34 @@ def is_kind(case: Case, given: Answer) -> bool:
 
 def main() -> None:
     """Print a table of the runs, and the numbers of found faults and of false claims."""
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.data_sets.faults", description=(__doc__ or "").partition("\n")[0]
-    ).parse_args()
+    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)  # the networks are too small for more
     start = time.perf_counter()
     for kind in NOISE:
         train(kind)
     print("| fault | network, images, accuracy | found | first answer | other faults claimed |\n|---|---|---|---|---|")
-    results = [show(*answer(case)) for case in cases()]
-    planted, clean = ([each for each in results if each.clean == kind] for kind in (False, True))
-    print(f"\nFound: {sum(each.found for each in planted)} of {len(planted)}.")
-    print(f"Other faults claimed in these runs: {sum(each.claims for each in planted)}.")
-    print(f"Clean runs with a claim: {sum(each.claims > 0 for each in clean)} of {len(clean)}.")
+    planted, clean = list[tuple[bool, int]](), list[tuple[bool, int]]()
+    for case in cases():
+        (clean if case.kind == "none" else planted).append(show(case, *answer(case)))
+    print(f"\nFound: {sum(found for found, _ in planted)} of {len(planted)}.")
+    print(f"Other faults claimed in these runs: {sum(claims for _, claims in planted)}.")
+    print(f"Clean runs with a claim: {sum(claims > 0 for _, claims in clean)} of {len(clean)}.")
     print(f"Seconds: {time.perf_counter() - start:.0f}")
 
 
-@dataclass(frozen=True)
-class Result:
-    """Whether a run was clean, whether its fault was found, and how many other faults were claimed."""
-
-    clean: bool
-    found: bool
-    claims: int
-
-
-def show(case: Case, accuracy: float, answers: list[Answer]) -> Result:
-    """Print the row of a run, and return its result."""
-    clean = case.kind == "none"
+def show(case: Case, accuracy: float, answers: list[Answer]) -> tuple[bool, int]:
+    """Print the row of a run; return whether its fault was found, and how many others were claimed."""
     right = [each for each in answers[:SHOWN] if is_kind(case, each)]
     claims = [each for each in answers[:SHOWN] if each.is_fault and each not in right]
-    first = [*right, *answers][:1]
     columns = [
         f"{case.kind} {case.variant}",
         f"{case.network}, {case.count:,}, {accuracy:.0%}",
-        "" if clean else "yes" if right else "no",
-        "".join(f"{'' if each.is_fault else 'observation: '}{each.problem}" for each in first),
+        "" if case.kind == "none" else "yes" if right else "no",
+        "".join(f"{'' if each.is_fault else 'observation: '}{each.problem}" for each in [*right, *answers][:1]),
         " ".join(each.problem for each in claims),
     ]
     print(f"| {' | '.join(columns)} |", flush=True)
-    return Result(clean, bool(right), len(claims))
+    return bool(right), len(claims)
 
 
 if __name__ == "__main__":

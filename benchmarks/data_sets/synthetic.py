@@ -27,9 +27,7 @@ CLASSES, TOP, GRID = 1000, 5, 7
 
 def main() -> None:
     """Print the results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.data_sets.synthetic", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     rows = parser.parse_args().rows
     with tempfile.TemporaryDirectory() as place:
@@ -104,16 +102,8 @@ def _shard(random: np.random.Generator, rows: np.ndarray, names: list[str]) -> p
         "map_height": np.full(count, GRID),
         "map_width": np.full(count, GRID),
     }
-    arrays = []
-    for field in SCHEMA:
-        value = columns.get(field.name)
-        if value is None:
-            arrays.append(pa.nulls(count, field.type))
-        elif isinstance(value, (pa.Array, pa.ChunkedArray)):
-            arrays.append(value.cast(field.type))
-        else:
-            arrays.append(pa.array(value if isinstance(value, list) else np.asarray(value), field.type))
-    return pa.table(arrays, schema=SCHEMA)
+    nothing = {field.name: pa.nulls(count, field.type) for field in SCHEMA}
+    return pa.table(nothing | columns).cast(SCHEMA)
 
 
 WNID = WNIDS.read_text("ascii").split()

@@ -34,18 +34,15 @@ images in the randomization test.
 
 def main() -> None:
     """Measure the missing results, then print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.faithfulness", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--photos", type=Path, nargs="+", required=True, help="folders of images")
     parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), metavar="NAME")
     parser.add_argument("--limit", type=int, help="number of images per folder, evenly spaced")
     parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="precision of the curves")
-    parser.add_argument("--model", default="auto", help="name of a model (default: the built-in one)")
     parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
     parser.add_argument("--write", action="store_true", help="write docs/faithfulness.md and the page's results")
     arguments = parser.parse_args()
-    model = load_model(arguments.model)
+    model = load_model()
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.cache or Path(folder) / "faithfulness.json"
         cache = Cache(file, {"network": model.name, "steps": STEPS, "precision": arguments.precision})

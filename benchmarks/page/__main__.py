@@ -1,7 +1,6 @@
 """Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
-`python -m benchmarks.page` prints all of them. `--other PATH` measures another version of the project in turns, and
-`--only clicks` (start, long, slow, shifts) only one part.
+`python -m benchmarks.page` prints all of them, and `--only clicks` (start, long, slow, shifts) only one part.
 
 Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
 map is drawn; "network": the first map that the network computed is drawn.
@@ -11,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import statistics
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from benchmarks.public.processes import processor_seconds
@@ -43,9 +40,9 @@ Times = dict[str, float]
 
 
 @contextlib.contextmanager
-def served(tree: Path) -> Iterator[Server]:
-    """Start the app of a tree, and wait for its first response."""
-    with running(tree=tree, wait=False) as server:
+def served() -> Iterator[Server]:
+    """Start the app, and wait for its first response."""
+    with running(wait=False) as server:
         while server.process.poll() is None:
             try:
                 urllib.request.urlopen(server.url, timeout=5).close()
@@ -65,10 +62,10 @@ def opened(browser: Any, address: str, condition: str = ANSWERED) -> Any:
     return page
 
 
-def one_start(browser: Any, tree: Path) -> Times:
+def one_start(browser: Any) -> Times:
     """Return milliseconds from process start to each event."""
     started, events = time.monotonic(), {}
-    with served(tree) as server:
+    with served() as server:
         events["served"] = 1000 * (time.monotonic() - started)
         page = opened(browser, server.url, READY)
         for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
@@ -78,24 +75,21 @@ def one_start(browser: Any, tree: Path) -> Times:
     return events
 
 
-def clicks_in_turns(browser: Any, trees: list[Path], rounds: int, pause: float) -> Iterator[tuple[str, Times]]:
-    """Yield the median milliseconds of each kind of click, and of drawing and the server's processor, for each tree.
+def clicks(browser: Any, rounds: int, pause: float) -> Iterator[tuple[str, Times]]:
+    """Yield the median milliseconds of each kind of click, and of drawing and the server's processor.
 
     `pause` are the seconds between clicks. For about three seconds after a map, it is compared with its controls.
     """
-    times: dict[str, list[Times]] = {}
-    with contextlib.ExitStack() as stack:
-        servers = [(tree.name, stack.enter_context(served(tree))) for tree in trees]
-        pages = [(name, server.process.pid, opened(browser, server.url)) for name, server in servers]
-        for turn, (kind, (_, positions)) in itertools.product(range(rounds), CLICKS.items()):
-            for name, process, page in pages:
+    with served() as server:
+        process, page = server.process.pid, opened(browser, server.url)
+        for kind, (_, positions) in CLICKS.items():
+            rows = []
+            for turn in range(rounds):
                 page.wait_for_timeout(1000 * pause)  # small maps of the last answer arrive after its map
                 used = processor_seconds(process)
                 found = timed_click(page, kind, positions[turn % len(positions)])
-                found["processor"] = 1000 * (processor_seconds(process) - used)
-                times.setdefault(f"{name}: {kind}", []).append(found)
-    for name, rows in times.items():
-        yield name, {part: statistics.median(each[part] for each in rows) for part in rows[0]}
+                rows.append(found | {"processor": 1000 * (processor_seconds(process) - used)})
+            yield kind, {part: statistics.median(each[part] for each in rows) for part in rows[0]}
 
 
 def timed_click(page: Any, kind: str, position: int) -> Times:
@@ -115,9 +109,9 @@ def timed_click(page: Any, kind: str, position: int) -> Times:
     return {"click to map": clicked, "drawing": drawn}
 
 
-def during_a_long_run(browser: Any, tree: Path) -> Times:
+def during_a_long_run(browser: Any) -> Times:
     """Return milliseconds of another visitor's first map and click during RISE, of Stop and of drawing channels."""
-    with served(tree) as server:
+    with served() as server:
         opened(browser, server.url).close()
         one = opened(browser, f"{server.url}/?method=rise", f"{NUMBER} > 0 && {STATE.format('busy')}")
         started = time.monotonic()
@@ -140,13 +134,13 @@ def during_a_long_run(browser: Any, tree: Path) -> Times:
         }
 
 
-def over_a_slow_line(browser: Any, tree: Path) -> Iterator[tuple[str, Times]]:
+def over_a_slow_line(browser: Any) -> Iterator[tuple[str, Times]]:
     """Yield milliseconds and requests until the stored image, the controls and the first drawn map.
 
     The line has a latency of 400 ms and 50 kB/s in both directions; the browser has no cache, then that of the first
     visit.
     """
-    with served(tree) as server:
+    with served() as server:
         time.sleep(20)  # the server imports torch and compresses its script meanwhile, as after a while of running
         page = browser.new_context(**SIZE).new_page()
         line = page.context.new_cdp_session(page)
@@ -166,12 +160,12 @@ def over_a_slow_line(browser: Any, tree: Path) -> Iterator[tuple[str, Times]]:
             yield visit, found
 
 
-def layout_shifts(browser: Any, tree: Path) -> Times:
+def layout_shifts(browser: Any) -> Times:
     """Return the layout shifts of actions after the first map in thousandths, counting those that follow an input."""
-    with served(tree) as server:
+    with served() as server:
         page = opened(browser, server.url, f"{NUMBER} > 0")
         views = page.locator("#hl-navigation [role=tab]")
-        image, found = str(tree / "assets" / "examples" / "cat.jpg"), {}
+        image, found = str(ROOT / "assets" / "examples" / "cat.jpg"), {}
         for name in ("first answer", *CLICKS, "upload", *range(1, views.count()), 0):
             page.evaluate("window.shifts = 0")
             if name == "first answer":
@@ -189,19 +183,16 @@ def layout_shifts(browser: Any, tree: Path) -> Times:
 
 def measured(browser: Any, options: argparse.Namespace) -> Iterator[tuple[str, Times]]:
     """Yield the name and the numbers of each part that is wanted."""
-    trees = [ROOT, *([options.other.resolve()] if options.other else [])]
-    wanted = [options.only] if options.only else ["start", "long", "clicks", "shifts", "slow"]
-    if "start" in wanted:
-        yield from ((f"{tree.name}: start", one_start(browser, tree)) for _ in range(options.starts) for tree in trees)
-    if "clicks" in wanted:
-        yield from clicks_in_turns(browser, trees, options.starts, options.pause)
-    for tree in trees:
-        if "long" in wanted:
-            yield f"{tree.name}: a long run", during_a_long_run(browser, tree)
-        if "shifts" in wanted:
-            yield f"{tree.name}: layout shifts, thousandths", layout_shifts(browser, tree)
-        if "slow" in wanted:
-            yield from over_a_slow_line(browser, tree)
+    if options.only in (None, "start"):
+        yield from (("start", one_start(browser)) for _ in range(options.starts))
+    if options.only in (None, "clicks"):
+        yield from clicks(browser, options.starts, options.pause)
+    if options.only in (None, "long"):
+        yield "a long run", during_a_long_run(browser)
+    if options.only in (None, "shifts"):
+        yield "layout shifts, thousandths", layout_shifts(browser)
+    if options.only in (None, "slow"):
+        yield from over_a_slow_line(browser)
 
 
 def main() -> None:
@@ -213,7 +204,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--pause", type=float, default=1.5, help="seconds between clicks")
-    parser.add_argument("--other", type=Path, help="another version of the project, measured in turns")
     parser.add_argument("--only", choices=("start", "clicks", "long", "slow", "shifts"))
     options = parser.parse_args()
     with sync_playwright() as player:

@@ -99,22 +99,13 @@ def rows(groups: dict[str, Found]) -> list[Row]:
 def main() -> int:
     """Print the table; return 1 if anything failed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="use every Nth file")
     parser.add_argument("--folder", default=os.environ.get("SALISCOPE_HOSTILE", ""), help="a folder with more files")
-    parser.add_argument("--group", help="only one group of image files, such as 'TIFF tags', or 'checkpoints'")
-    arguments = parser.parse_args()
-    lines, failures = [], []
+    folder = parser.parse_args().folder
     with processes.ends_within(MINUTES + 2):
-        if arguments.group != "checkpoints":
-            cases = [case for case in images.cases() if arguments.group in (None, case.group)][:: arguments.every]
-            groups = decode([*cases, *(images.folder(Path(arguments.folder)) if arguments.folder else [])])
-            lines += rows(groups)
-            failures += [failure for found in groups.values() for failure in found.failures]
-        if arguments.group in (None, "checkpoints"):
-            found, more = checkpoints.load(arguments.every)
-            lines.append(found)
-            failures += more
-    return show("hostile files", lines, failures)
+        groups = decode([*images.cases(), *(images.folder(Path(folder)) if folder else [])])
+        found, failures = checkpoints.load()
+    failures = [*(failure for group in groups.values() for failure in group.failures), *failures]
+    return show("hostile files", [*rows(groups), found], failures)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(
-    *arguments: str, before: str = "", tree: Path = ROOT, wait: bool = True, **variables: str
-) -> Iterator[Server]:
-    """Start the app of a tree offline, with environment variables and code that runs before it.
+def running(*arguments: str, before: str = "", wait: bool = True, **variables: str) -> Iterator[Server]:
+    """Start the app offline, with environment variables and code that runs before it.
 
     `wait` until its model answers.
     """
@@ -56,11 +54,11 @@ def running(
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         place, log = Path(folder) / "uploads", Path(folder) / "app.log"
         environment = {**os.environ, "SALISCOPE_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": str(place)}
-        environment |= {"PYTHONPATH": os.pathsep.join([str(tree), *filter(None, sys.path)]), **variables}
+        environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]), **variables}
         program = ["-c", RUN.format(before)] if before else ["-m", "saliscope"]
         command = [sys.executable, *program, "serve", "--port", str(port), "--log-format", "json", *arguments]
         with open(log, "wb") as output:
-            process = subprocess.Popen(command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         server = Server(f"http://127.0.0.1:{port}", process, place, log)
         try:
             if wait:

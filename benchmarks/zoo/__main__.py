@@ -31,10 +31,9 @@ def main() -> int:
     from benchmarks.zoo.runner import Limits, examine_all
     from benchmarks.zoo.table import summary, write
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
     parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="run only these checks")
-    parser.add_argument("--page", type=Path, help=f"write the page here (default: {PAGE.name} after a full run)")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -51,9 +50,8 @@ def main() -> int:
         print(row.trace if row.verdict == "crash" else "", end="")
     rows.sort(key=lambda row: order.index(row.network))
     print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
-    full = not chosen.only and len(chosen.checks) == len(CHECKS)
-    if chosen.page or full:
-        write(rows, chosen.page or PAGE)
+    if not chosen.only and len(chosen.checks) == len(CHECKS):
+        write(rows, PAGE)
     return int(any(row.verdict in ("wrong", "crash") for row in rows))
 
 

@@ -1,11 +1,12 @@
 """Run networks in separate processes with time limits, several at a time, and yield their rows.
 
-Every process is forked from one that has imported the packages. A signal ends a check that takes too long in its
-process; a network that takes too long, or whose process dies, ends with its process.
+Every process is forked from one that has imported the packages. A signal ends a check that takes too long, and another
+one the process of a network that takes too long.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import re
 import signal
@@ -101,21 +102,22 @@ def is_refusal(error: Exception) -> bool:
 def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int, limits: Limits) -> Iterator[Row]:
     """Yield the rows of all networks as they arrive."""
     context, waiting, end = multiprocessing.get_context("fork"), list(networks), time.monotonic() + limits.whole
-    running: dict[Connection, tuple[Any, float, dict[tuple[Size, str], str]]] = {}
+    running: dict[Connection, tuple[Any, dict[tuple[Size, str], str]]] = {}
     while waiting or running:
         while waiting and len(running) < workers:
-            network = waiting.pop(0)
+            network, left = waiting.pop(0), end - time.monotonic()
             missing = dict.fromkeys(cells(network, names), network.name)
-            if time.monotonic() > end:
+            if left < 0:
                 yield from _missing(missing, "slow", "not started: the time limit of the whole run was reached")
                 continue
             reader, writer = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(network, names, limits, writer), daemon=True)
+            seconds = math.ceil(min(limits.network, left + 30))
+            process = context.Process(target=_work, args=(network, names, limits, seconds, writer), daemon=True)
             process.start()
             writer.close()
-            running[reader] = process, min(time.monotonic() + limits.network, end + 30), missing
-        for pipe in wait(list(running), 0.5):
-            process, _, missing = running[pipe]
+            running[reader] = process, missing
+        for pipe in wait(list(running)):
+            process, missing = running[pipe]
             try:
                 row = pipe.recv()
                 del missing[row.size, row.check]
@@ -123,13 +125,10 @@ def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int,
             except EOFError:
                 process.join()
                 del running[pipe]
-                yield from _missing(missing, "crash", f"its process ended with {process.exitcode}")
-        for pipe, (process, until, missing) in list(running.items()):
-            if time.monotonic() > until:
-                process.kill()
-                process.join()
-                del running[pipe]
-                yield from _missing(missing, "slow", f"more than {limits.network:.0f} seconds for the network")
+                if process.exitcode == -signal.SIGALRM:
+                    yield from _missing(missing, "slow", f"more than {limits.network:.0f} seconds for the network")
+                else:
+                    yield from _missing(missing, "crash", f"its process ended with {process.exitcode}")
 
 
 def _missing(missing: dict[tuple[Size, str], str], verdict: str, words: str) -> Iterator[Row]:
@@ -137,8 +136,9 @@ def _missing(missing: dict[tuple[Size, str], str], verdict: str, words: str) -> 
     yield from (Row(network, *cell, verdict, words) for cell, network in missing.items())
 
 
-def _work(network: Network, names: Sequence[str], limits: Limits, pipe: Connection) -> None:
+def _work(network: Network, names: Sequence[str], limits: Limits, seconds: int, pipe: Connection) -> None:
     warnings.filterwarnings("ignore")
+    signal.alarm(seconds)  # ends this process
     for row in examine(network, names, limits):
         pipe.send(row)
     pipe.close()

@@ -121,6 +121,8 @@ def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> Fused
     if head is not None:
         modules[head].__class__ = _Float32Linear
     for module in copy.modules():
+        if isinstance(module, torch.jit.ScriptModule):  # compiled code is the user's, as it cannot be copied
+            continue
         parameters = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
         if isinstance(module, _Convolution):
             parameters["weight"] = parameters["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]

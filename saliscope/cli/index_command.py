@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,11 +16,13 @@ from saliscope.cli.stopping import Exit, StopOnTerminate
 INDEX = """Find the images to which each channel of some layers responds most, and write them as a folder.
 
 IMAGES is a source as of `saliscope explain`. If its images have labels, each channel gets a name, which is tested on
-images that did not propose it; a channel whose name fails the test has none. To resume, run the same command again.
+images that did not propose it; a channel whose name fails the test has none. With --words and --encoder, an encoder
+labels the images with words, so names do not need labels. To resume, run the same command again.
 
-\\b
+\b
     saliscope index photos/ --out units
     saliscope index val/ --model resnet50 --layers layer3,layer4 --effects predicted --out units
+    saliscope index photos/ --words words.txt --encoder hf:openai/clip-vit-base-patch32 --out units
 
 The folder has units.parquet (one row per channel) and top.parquet (one row per channel and image, with a small JPEG).
 """
@@ -30,6 +33,11 @@ TOP = "Images of each channel."
 EFFECTS = "Also find the images in which a channel contributes most to a score: predicted, or the name of a class."
 SYNTHETIC = (
     "Side in pixels of an image that is optimized for each channel: what it responds to, without a photo. 0: none."
+)
+WORDS = "Text file with one word or phrase per line. Names are chosen from these words instead of the labels."
+ENCODER = (
+    "Network that decides which images show a word: an encoder of images and text, hf:NAME, hf:FOLDER or "
+    "file.py:factory. A sentence encoder (hf:sentence-transformers/all-MiniLM-L6-v2) finds the word of each label."
 )
 INDEXING = "Indexed"
 
@@ -42,6 +50,8 @@ def index(
     top: Annotated[int, typer.Option(min=1, max=100, help=TOP)] = 9,
     effects: Annotated[str, typer.Option(help=EFFECTS)] = "",
     synthetic: Annotated[int, typer.Option(min=0, max=512, help=SYNTHETIC)] = 0,
+    words: Annotated[Path | None, typer.Option(help=WORDS)] = None,
+    encoder: Annotated[str, typer.Option(help=ENCODER)] = "",
     limit: Annotated[int | None, typer.Option(min=1, help=messages.LIMIT)] = None,
     batch_size: Annotated[int, typer.Option(min=1, help=messages.BATCH)] = 32,
     workers: Annotated[int | None, typer.Option(min=0, help=messages.WORKERS)] = None,
@@ -62,6 +72,8 @@ def index(
             top=top,
             effects=effects,
             synthetic=synthetic,
+            words=words or "",
+            encoder=encoder,
             limit=limit,
             batch_size=batch_size,
             workers=workers,

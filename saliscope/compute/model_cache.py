@@ -6,7 +6,6 @@ The first network is loaded in the background after the page is served. Requests
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import threading
 import time
@@ -77,7 +76,6 @@ def start(model: str = settings.AUTO, own: Mapping[str, Any] | None = None) -> N
             _errors.append(_failure)
         ready.set()
         memory.release()  # of reading the weights
-        gc.freeze()  # imported objects stay, so a later garbage collection skips them: milliseconds instead of 0.3 s
 
     threading.Thread(target=load, name="engine", daemon=True).start()
 

@@ -72,6 +72,7 @@ class Crop:
 class Unit:
     """A channel. `sparsity` is the share of images in which no cell is above 0; `auc`, `low`, `high` test the name.
 
+    `names_by` are the words and the encoder that the name is from, empty for a label.
     `crops` are of the photos with its largest values, `effects` of those with its largest effects on a class.
     """
 
@@ -84,6 +85,7 @@ class Unit:
     low: float | None = None
     high: float | None = None
     count: int | None = None
+    names_by: str = ""
     nearest: list[int] | None = None
     image: bytes | None = None
     crops: tuple[Crop, ...] = ()
@@ -202,7 +204,7 @@ def _joined(base: LayerUnits | None, own: LayerUnits) -> LayerUnits:
     if base is None or len(base.units) != len(own.units):
         return replace(own, own=own.images)
     images = {"crops", "effects"}
-    tests = {"name", "auc", "low", "high", "count"}
+    tests = {"name", "auc", "low", "high", "count", "names_by"}
     units = [
         replace(unit, **{name: getattr(other, name) for name in (images | tests if other.name else images)})
         for unit, other in zip(base.units, own.units, strict=True)
@@ -245,10 +247,11 @@ def _read(index: _Index, layer: str, secret: str = "") -> LayerUnits | None:
     A `secret` makes the names of its sprites unknown to other visitors.
     """
     crops = _crops(index, layer)
-    fields = Unit.__dataclass_fields__
+    fields, names_by = Unit.__dataclass_fields__, str(index.settings.get("names_by", ""))
     units = [
         Unit(
             **{name: row[name] for name in fields if name in row},
+            names_by=names_by,
             crops=tuple(crops[row["channel"], "activation"]),
             effects=tuple(crops[row["channel"], "effect"]),
         )

@@ -133,6 +133,8 @@ def index(
     top: int = 9,
     effects: str = "",
     synthetic: int = 0,
+    words: str | Path | Sequence[str] = "",
+    encoder: str | Model = "",
     limit: int | None = None,
     batch_size: int = 32,
     workers: int | None = 0,
@@ -147,6 +149,9 @@ def index(
              top: images of each channel
              effects: "predicted" or the name of a class: also the images in which a channel contributes most to it
              synthetic: the side in pixels of an image that is optimized for each channel, 0 for none
+             words: a file with one word per line, or a list of words, from which names are chosen, instead of labels
+             encoder: the network that decides which images have a word, such as "hf:openai/clip-vit-base-patch32"; a
+             sentence encoder decides it by the labels of the images
              others: as of `explain`
     Errors   Refused for wrong settings, for a folder with another index, and if the disk is full;
              zoo.ModelUnavailable; those of `explainers`
@@ -158,7 +163,8 @@ def index(
     given = _checked(model, model_options)
     name = given.name if given else str(model)
     settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size, synthetic)
-    job = units.prepare(settings, str(source), out, limit=limit, model=given)
+    labeler = units.open_labeler(words, encoder) if words or encoder else None
+    job = units.prepare(settings, str(source), out, limit=limit, model=given, labeler=labeler)
     return units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
 
 

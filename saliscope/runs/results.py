@@ -131,12 +131,16 @@ class ExportResult(Result):
 
 @dataclass(frozen=True, repr=False)
 class IndexResult(Result):
-    """An index of units: its folder, the counts of its manifest, and the images and seconds of this call."""
+    """An index of units: its folder, the counts of its manifest, and the images and seconds of this call.
+
+    `names_by` are the words and the encoder that names are from, empty for names from labels.
+    """
 
     folder: Path | str
     counts: dict[str, int]
     new: int
     seconds: float
+    names_by: str = ""
 
     def __str__(self) -> str:
         counts = self.counts
@@ -145,6 +149,9 @@ class IndexResult(Result):
         lines = [f"{size} in {str(self.folder)!r}: {speed}."]
         alive = counts["channels"] - counts["dead"]
         lines.append(f"{counts['named']:,} of {alive:,} channels that are not dead have a name.")
+        if self.names_by:
+            tested = plural(counts["tested"], "image")
+            lines.append(f"Names are by {self.names_by}: {counts['labeled']:,} of {tested} clearly show one word.")
         if failed := counts["unreadable"] + counts["skipped"]:
             lines.append(f"{plural(failed, 'image')} could not be read or indexed; see manifest.json.")
         return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Calls of the public API for type checkers: correct ones, and wrong ones that both mypy and pyright must report.
 
-A comment `type: ignore` marks a wrong call. An unnecessary comment is an error too (see test_type_checkers.py).
+A comment `type: ignore` marks a wrong call. An unnecessary comment is an error too (see test_public_api.py).
 """
 
 from __future__ import annotations

@@ -100,13 +100,15 @@ def cli() -> dict[str, set[str]]:
     return {name: {flag for each in command.params for flag in each.opts} for name, command in group.commands.items()}
 
 
-def test_every_option_of_the_page_and_every_variable_is_in_the_readme() -> None:
+def test_every_option_of_the_page_and_every_variable_is_documented() -> None:
     flags = {flag for flag in cli()["serve"] if flag.startswith("--")} - {"--help"}
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "saliscope").rglob("*.py"))
     variables = set(re.findall(r"SALISCOPE_[A-Z_]+", code))
 
     assert {"--model", "--host"} <= flags and {"SALISCOPE_MODEL", "SALISCOPE_OFFLINE"} <= variables
     assert [name for name in sorted(flags | variables) if name not in README] == []
+    settings = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(variables) if f"`{name}`" not in settings] == []
 
 
 def test_every_command_in_the_documents_exists() -> None:
@@ -133,21 +135,31 @@ def test_every_endpoint_is_in_the_readme() -> None:
     assert len(names) > 3 and [name for name in names if f"`{name}`" not in README] == []
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub makes for the headings of a document."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_linked_files_and_headings_exist() -> None:
-    missing = []
-    for page in PAGES:
-        for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
-            target = page.parent / link if link else page
-            if not target.exists() or (anchor and anchor not in anchors(target)):
-                missing.append(f"{page.name}: {link}#{anchor}")
+def dead_links(page: Path, text: str) -> list[str]:
+    """Return the links of a text to files and headings that do not exist."""
+    dead = []
+    for link, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+        target = page.parent / link
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8") if link else text)):
+            dead.append(f"{page.name}: {link}#{anchor}")
+    return dead
 
-    assert missing == []
+
+def test_linked_files_and_headings_exist() -> None:
+    assert [link for page in PAGES for link in dead_links(page, page.read_text(encoding="utf-8"))] == []
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:explainers|models|saliscope|tests|benchmarks|assets)/[\w/.]*)`", text)
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_every_make_target_named_in_the_documents_exists() -> None:

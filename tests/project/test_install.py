@@ -1,4 +1,4 @@
-"""No text tells people to install what is not there.
+"""No text tells people to install what is not there, and the Space and the container have exact versions.
 
 Saliscope has no release on a package index, so commands install it from its repository or from a clone.
 """
@@ -10,6 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from saliscope import install
 
@@ -55,16 +58,13 @@ def test_commands_install_from_the_repository_or_from_a_clone() -> None:
 
 def test_other_commands_are_found() -> None:
     for line in (
-        "pip install saliscope",
-        "pip install 'saliscope[app]'",
-        'pip install -U "saliscope[data]>=0.10"',
+        "pip install -U 'saliscope[app]'",
         "uvx saliscope serve",
-        "pipx install saliscope",
         "uv add saliscope",
-        'pip install "saliscope[app] @ git+https://github.com/somebody/saliscope"',
         "Install `saliscope[ray]`.",
     ):
         assert wrong(line), line
+    assert wrong('pip install "saliscope[app] @ git+https://github.com/somebody/saliscope"')
 
 
 def test_all_extras_in_commands_and_messages_exist() -> None:
@@ -81,8 +81,6 @@ def test_all_extras_in_commands_and_messages_exist() -> None:
 
 
 def test_a_command_is_one_argument_of_a_shell_and_a_valid_requirement() -> None:
-    from packaging.requirements import Requirement  # a requirement of pytest
-
     command = subprocess.run(
         ["sh", "-c", f"printf '%s|' {install.command('app')}"], capture_output=True, text=True, check=True
     ).stdout.split("|")
@@ -99,3 +97,44 @@ def test_a_missing_package_is_reported_with_the_command() -> None:
 
     assert "ImportError: saliscope.example needs the package PIL, which is not installed" in done.stderr
     assert f"{install.hint('app')}." in done.stderr
+
+
+# Exact versions
+
+LOCK = (ROOT / "pre-requirements.txt").read_text(encoding="utf-8")
+ENTRIES = re.findall(r"^(\S+)==(\S+)[^\n]*\\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", LOCK, re.M)
+VERSIONS = {canonicalize_name(name): version for name, version, _ in ENTRIES}
+
+
+def test_every_line_of_the_lock_file_belongs_to_a_package_with_hashes() -> None:
+    rest = "\n".join(line for line in LOCK.splitlines() if not line.startswith(("#", "    --hash=")))
+
+    assert len(ENTRIES) == len(rest.split("\n")) == len(VERSIONS) > 50
+
+
+def test_the_locked_versions_are_within_the_ranges() -> None:
+    wanted = [
+        Requirement(line)
+        for name in ("requirements.txt", "deploy/requirements.txt")
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+
+    for each in wanted:
+        version = VERSIONS.get(canonicalize_name(each.name))
+        assert version and each.specifier.contains(version), f"{each}: {version} is locked. Run make lock."
+
+
+def test_a_space_starts_with_the_locked_gradio() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert f"sdk_version: {VERSIONS['gradio']}\n" in readme
+
+
+def test_the_container_is_built_from_digests_and_hashes() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    compose = (ROOT / "compose.yaml").read_text(encoding="utf-8")
+    images = re.findall(r"^FROM (\S+)", dockerfile, re.M) + re.findall(r"^\s*image: (\S+)", compose, re.M)
+
+    assert len(images) == 2 and all(re.search(r"@sha256:[0-9a-f]{64}$", image) for image in images)
+    assert re.findall(r"pip install ([^\n]*)", dockerfile) == ["--require-hashes -r pre-requirements.txt"]

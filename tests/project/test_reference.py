@@ -33,14 +33,6 @@ def test_every_public_name_is_in_the_reference_once(module: str) -> None:
     assert [name for name in names & DESCRIBED if f"`{name.removeprefix('explainers.')}`" not in text] == []
 
 
-def test_every_variable_is_in_the_settings() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in files("saliscope"))
-    variables = set(re.findall(r"SALISCOPE_[A-Z_]+", code))
-    text = (REFERENCE / "settings.md").read_text(encoding="utf-8")
-
-    assert len(variables) > 7 and [name for name in sorted(variables) if f"`{name}`" not in text] == []
-
-
 def messages() -> list[str]:
     """Return all texts of the code, with … in place of values."""
     found = []

@@ -116,39 +116,6 @@ def test_the_metadata_says_who_what_and_where_and_links_are_absolute(wheel: Path
     )
 
 
-USER = """
-from typing_extensions import assert_type
-
-from explainers import METHODS, Explanation, MethodName, explain
-from saliscope import example, load_model
-
-model = load_model("efficientnet_lite0")
-assert_type(explain("grad_cam", model.network, model.prepare(example("coffee"))), Explanation)
-assert_type(explain(METHODS["lrp"], model.network, model.prepare(example("coffee")), 281), Explanation)
-"""
-WRONG = """
-from explainers import MethodName
-from saliscope import load_model
-
-name: MethodName = "grad_can"
-load_model(3)
-"""
-
-
-def test_type_checkers_know_the_types_of_an_installed_package(bin: Path, tmp_path: Path) -> None:
-    """Without py.typed, checkers accept the wrong calls."""
-    pytest.importorskip("basedpyright")
-    (tmp_path / "user.py").write_text(USER, encoding="utf-8")
-    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard"}', encoding="utf-8")
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
-    own = "-P" if sys.version_info >= (3, 11) else "-E"
-    command = [sys.executable, own, "-m", "basedpyright", "--pythonpath", str(bin / "python"), "user.py", "wrong.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    errors = re.findall(r"(\w+\.py):(\d+)[^\n]*error", done.stdout)
-    assert set(errors) == {("wrong.py", "5"), ("wrong.py", "6")}, done.stdout + done.stderr
-
-
 def test_the_library_needs_only_torch(bin: Path, tmp_path: Path) -> None:
     code = """
 import sys

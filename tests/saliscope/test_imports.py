@@ -1,10 +1,15 @@
-"""What the page needs before torch, which takes seconds to import, and what never needs torchvision."""
+"""What imports need: torch late, and torchvision never; and what `import saliscope` offers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+from PIL import Image
+
+import saliscope
 from tests.project.sources import ROOT, files, module_of
 
 SESSION = (
@@ -22,12 +27,14 @@ for name in sys.argv[1:]:
 """
 EXPLAIN = """
 import importlib, sys
+from saliscope import zoo
 from saliscope.images import examples
 from saliscope.compute import engine, model_cache
 from saliscope.compute.answers import Answer, Stages
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 
+assert "resnet50" in [info.name for info in zoo.list_models()] and zoo.missing_built_in() == ""
 model_cache.load("efficientnet_lite0")
 model_cache.ready.set()
 path = str(examples.all_examples()["dog"].path)
@@ -40,9 +47,10 @@ assert not {"torchvision", "torch._dynamo"} & set(sys.modules)
 """
 
 
-def run(code: str, *names: str) -> None:
+def run(code: str, *names: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_texts_jobs_and_requests_do_not_import_torch() -> None:
@@ -58,3 +66,17 @@ def test_an_explanation_of_the_built_in_network_does_not_import_torchvision() ->
     """Nor does anything else that answers a request; `measure` is a script."""
     names = [module_of(path) for path in files("saliscope/compute")]
     run(EXPLAIN, *(name for name in names if name != "saliscope.compute.methods.measure"))
+
+
+def test_dir_lists_the_public_names_and_importing_them_does_not_import_torch() -> None:
+    code = "import sys, saliscope; print(dir(saliscope)); assert not {'torch', 'PIL'} & set(sys.modules)"
+    assert run(code) == str(["__version__", "example", "list_models", "load_model", "runs"])
+    assert all(hasattr(saliscope, name) for name in dir(saliscope))
+
+
+def test_an_example_is_an_image_of_the_installed_package() -> None:
+    image = saliscope.example("coffee")
+    path = Path(image.filename)  # type: ignore[attr-defined]
+    assert image.mode == "RGB" and path.name == "coffee.jpg" and Image.open(path).size == image.size
+    with pytest.raises(ValueError, match=r"Unknown example 'cofee'.*dog, coffee"):
+        saliscope.example("cofee")

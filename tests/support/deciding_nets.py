@@ -40,30 +40,6 @@ class AutoCrop(Conv):
         return F.interpolate(x[:, :, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1], (32, 32))
 
 
-class Moving(Conv):
-    """Moves bright images before the convolutions."""
-
-    def __init__(self, move: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.move = [move]
-
-    def before(self, x: Tensor) -> Tensor:
-        return self.move[0](x) if x.mean() > 0 else x
-
-
-class Hidden(Conv):
-    """Flips bright images, by a value that it reads without a tensor operation."""
-
-    def before(self, x: Tensor) -> Tensor:
-        values = x.mean((1, 2, 3)).detach().tolist()
-        return x.flip(3) if values[0] > 0 else x
-
-
-class Numpy(Conv):
-    def before(self, x: Tensor) -> Tensor:
-        return x.flip(3) if x.detach().cpu().numpy().mean() > 0 else x
-
-
 class EarlyExit(Conv):
     """Returns after the first convolution if the image is easy."""
 
@@ -110,25 +86,16 @@ class Scaled(Conv):
         return x
 
 
-class NoisyWhenDark(Conv):
-    """Adds noise to dark images."""
+class Reordered(Conv):
+    """Puts the images in the order of a function between the convolutions, and their outputs back."""
 
-    def before(self, x: Tensor) -> Tensor:
-        return x + 0.1 * torch.randn_like(x) if x.mean() < 0 else x
-
-
-class SortedRows(Conv):
-    """Sorts the images by brightness between the convolutions, and their outputs back."""
-
-    descending = False
+    def __init__(self, order: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.order = [order]
 
     def forward(self, x: Tensor) -> Tensor:
-        order = x.mean((1, 2, 3)).argsort(descending=self.descending)
+        order = self.order[0](x)
         return super().forward(x[order])[order.argsort()]
-
-
-class SortedDown(SortedRows):
-    descending = True
 
 
 class FlippedRows(Conv):
@@ -138,33 +105,15 @@ class FlippedRows(Conv):
         return super().forward(x.flip(0)).flip(0)
 
 
-class EvenBeforeOdd(Conv):
-    """Runs the images at even places before those at odd ones, which changes nothing for two images."""
+class Split(Conv):
+    """Runs this number of images at a time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        order = torch.cat([torch.arange(0, len(x), 2), torch.arange(1, len(x), 2)])
-        return super().forward(x[order])[order.argsort()]
-
-
-class Pairs(Conv):
-    """Runs two images at a time."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([super(Pairs, self).forward(images) for images in x.split(2)])
-
-
-class HalvedIfMany(Conv):
-    """Scales batches of more than two images."""
-
-    def before(self, x: Tensor) -> Tensor:
-        return 0.5 * x if len(x) > 2 else x
-
-
-class Looped(Conv):
-    """Runs the images one after another."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([super(Looped, self).forward(image) for image in x.split(1)])
+        return torch.cat([super(Split, self).forward(images) for images in x.split(self.size)])
 
 
 class Checked(Conv):

@@ -30,18 +30,12 @@ class Backbone(nn.Sequential):
     """Three stages at strides 2, 4 and 8; [N, 3, H, W] in [0, 1] -> how much of each pure color is present."""
 
     def __init__(self) -> None:
-        first, second, third = (nn.Conv2d(3, 3, 2, 2) for _ in range(3))
+        super().__init__(*(nn.Sequential(nn.Conv2d(3, 3, 2, 2), nn.ReLU()) for _ in range(3)))
+        pure = torch.eye(3) * 2 - 1  # red - green - blue, and so on
         with torch.no_grad():
-            for layer in (first, second, third):
-                layer.weight.zero_()
+            for (layer, _), weights in zip(self, (pure, torch.eye(3), torch.eye(3)), strict=True):
+                layer.weight.copy_((weights / 4)[:, :, None, None].expand(3, 3, 2, 2))
                 layer.bias.zero_()
-            pure = torch.eye(3) * 2 - 1  # red - green - blue, and so on
-            first.weight += pure[:, :, None, None] / 4
-            second.weight += torch.eye(3)[:, :, None, None] / 4
-            third.weight += torch.eye(3)[:, :, None, None] / 4
-        super().__init__(
-            nn.Sequential(first, nn.ReLU()), nn.Sequential(second, nn.ReLU()), nn.Sequential(third, nn.ReLU())
-        )
 
 
 class Segmentation(nn.Module):

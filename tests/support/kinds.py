@@ -63,6 +63,27 @@ class Checkpointed(Conv):
         return scores
 
 
+class InnerGradient(Conv):
+    """Takes a gradient inside its forward pass."""
+
+    def before(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.first(leaf).sum(), leaf)
+        return x * gradient.sign()
+
+
+class Ends(Conv):
+    """Ends with a function of the network and its maps."""
+
+    def __init__(self, end: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.end = [end]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end[0](self, self.relu(self.second(self.first(x).relu())))
+
+
 class Squeezed(Conv):
     """Returns [5] for a single image."""
 
@@ -143,25 +164,30 @@ BYTES_AND_FRACTIONS = torch.tensor([50.0, 0.1]).view(2, 1, 1, 1)
 
 DECIDING = {
     "crop": (nets.AutoCrop, nets.scans()),
-    "flip": (lambda: nets.Moving(lambda x: x.flip(3)), lights()),
-    "roll": (lambda: nets.Moving(lambda x: x.roll(8, 3)), lights()),
-    "turn": (lambda: nets.Moving(lambda x: x.rot90(1, (2, 3))), lights()),
-    "hidden in a list": (nets.Hidden, lights()),
-    "hidden in an array": (nets.Numpy, lights()),
+    "flip": (lambda: Applied(lambda x: x.flip(3) if x.mean() > 0 else x), lights()),
+    "roll": (lambda: Applied(lambda x: x.roll(8, 3) if x.mean() > 0 else x), lights()),
+    "turn": (lambda: Applied(lambda x: x.rot90(1, (2, 3)) if x.mean() > 0 else x), lights()),
+    # Values that are read without a tensor operation
+    "hidden in a list": (lambda: Applied(lambda x: x.flip(3) if x.mean((1, 2, 3)).tolist()[0] > 0 else x), lights()),
+    "hidden in an array": (
+        lambda: Applied(lambda x: x.flip(3) if x.detach().numpy().mean() > 0 else x),
+        lights(),
+    ),
     "early exit": (nets.EarlyExit, lights() * LOUD_AND_FAINT),
     "experts": (nets.Experts, lights()),
     "scale": (nets.Scaled, lights() * BYTES_AND_FRACTIONS),
-    "noise if dark": (nets.NoisyWhenDark, lights()),
+    "noise if dark": (lambda: Applied(lambda x: x + 0.1 * torch.randn_like(x) if x.mean() < 0 else x), lights()),
 }
 """The control flow depends on the image, so that what one image shows about the network need not hold for another."""
 REORDERING = {
-    "sorted": (nets.SortedRows, lights()),
-    "sorted down": (nets.SortedDown, lights()),
+    "sorted": (lambda: nets.Reordered(lambda x: x.mean((1, 2, 3)).argsort()), lights()),
+    "sorted down": (lambda: nets.Reordered(lambda x: x.mean((1, 2, 3)).argsort(descending=True)), lights()),
     "flipped": (nets.FlippedRows, lights()),
-    "even before odd": (nets.EvenBeforeOdd, lights(3)),
-    "pairs": (nets.Pairs, lights(3)),
-    "another path for many": (nets.HalvedIfMany, lights(3)),
-    "one after another": (nets.Looped, lights()),
+    # For two images the order does not change.
+    "even before odd": (lambda: nets.Reordered(lambda x: (torch.arange(len(x)) % 2).argsort(stable=True)), lights(3)),
+    "pairs": (lambda: nets.Split(2), lights(3)),
+    "another path for many": (lambda: Applied(lambda x: 0.5 * x if len(x) > 2 else x), lights(3)),
+    "one after another": (lambda: nets.Split(1), lights()),
 }
 """Layers run on other rows than the images are in."""
 MIXING: dict[str, Change] = {
@@ -207,6 +233,8 @@ KINDS: dict[str, Kind] = {
     **{name: Kind(partial(Applied, noise), unequal(2), "stochastic") for name, noise in NOISE.items()},
     **{f"buffer {name}": Kind(make, 3 * lights(size=16), "buffers_written") for name, make in WRITING.items()},
     **{name: Kind(make, lights(), plain=plain) for name, (make, plain) in SAME.items()},
+    "inner gradient": Kind(InnerGradient, lights()),
+    "quantile": Kind(partial(Ends, lambda net, maps: net.head(maps.flatten(2).quantile(0.9, dim=2))), lights()),
     "modified input, row by row": Kind(
         partial(Applied, lambda x: MIXING["mean"](normalize_in_place(x))), unequal(), "rows_depend",
         partial(Applied, lambda x: MIXING["mean"](normalize(x))),

@@ -58,7 +58,6 @@ class PlainViT(nn.Module):
         reads: str = "first",
         *,
         fused: bool = True,
-        depth: int = 2,
         cut: str = "convolution",
         is_last: bool = False,
     ) -> None:
@@ -67,7 +66,7 @@ class PlainViT(nn.Module):
         self.cut, self.extra, self.reads = cut, extra, reads
         self.patch = nn.Conv2d(3, 8, 16, 16) if cut == "convolution" else nn.Linear(3 * 16 * 16, 8)
         self.tokens = nn.Parameter(torch.zeros(1, extra, 8)) if extra else None
-        self.blocks = nn.Sequential(*(Block(8, 2, fused) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(8, 2, fused) for _ in range(2)))
         self.norm = nn.LayerNorm(8)
         self.head = nn.Linear(8, 5)
 

@@ -90,8 +90,8 @@ def write_folder(folder: Path, model: Model, units: pa.Table, top: pa.Table, pho
     return folder
 
 
-def write_file(path: Path, model: Model, units: pa.Table) -> Path:
-    """Write an index without photos as one file, and return its path."""
-    found = {**settings(model), "indexed": COUNT, "photos": "photos of animals"}
+def write_file(path: Path, model: Model, units: pa.Table, **more: str) -> Path:
+    """Write an index without photos and with more settings as one file, and return its path."""
+    found = {**settings(model), "indexed": COUNT, "photos": "photos of animals", **more}
     pq.write_table(units.replace_schema_metadata({"saliscope": json.dumps(found)}), path)
     return path

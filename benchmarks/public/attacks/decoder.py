@@ -13,13 +13,13 @@ from benchmarks.public import processes
 from benchmarks.public.client import IMAGE, Result, explain, upload
 from benchmarks.public.server import Server
 from saliscope import limits
-from saliscope.errors import Refused
 from saliscope.images.decoder import pool, sandbox
+from tests.saliscope.images.test_sandbox import REFUSED, Victim, attempt
 
 HIJACKED = "tests.support.hijacked_decoder"
 PATIENCE = 10.0
 """Seconds until a new decoder is in the sandbox on a busy machine."""
-HARMFUL = {"system calls", "limits of", "priority"}
+HARMFUL = {"system calls", "limits of", "priority", "ptrace"}
 """What changes other processes if it is not refused; a decoder without all mechanisms leaves it out."""
 
 LIMITS = {
@@ -43,35 +43,18 @@ def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
         file = Path(upload(server, b"secret", "secret.jpg"))
         file.chmod(0o666)
         file.parent.chmod(0o777)
-        for name, argument in _attempts(server, str(file), one.processes()[0]):
+        page = server.process.pid if server.process else os.getppid()
+        victim = Victim(file, str(server.address[1]), "53", "none", str(page))
+        for name, argument in (*victim.attempts(one.processes()[0]), ("system calls", "")):
             if not using or name not in HARMFUL:
-                yield Result(f"{name} {argument}".strip(), _outcome(one, name, argument), "refused")
+                found = attempt(one, name, argument)
+                yield Result(f"{name} {argument}".strip(), "refused" if REFUSED(found) else found, "refused")
         if not using:
             yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
         yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
     finally:
         one.close()
-
-
-def _attempts(server: Server, file: str, decoder: int) -> Iterator[tuple[str, str]]:
-    page, port = str(server.process.pid if server.process else os.getppid()), str(server.address[1])
-    yield from (("list", path) for path in ("/", str(server.uploads), "/proc"))
-    secrets = (f"/proc/{page}/environ", f"/proc/{page}/mem", f"/proc/{decoder}/environ")
-    yield from (("read", path) for path in ("/etc/passwd", file, *secrets))
-    yield from ((name, file) for name in ("delete", "rename", "truncate", "permissions"))
-    yield from (("create", f"{file}.new"), ("tcp", port), ("udp", "53"), ("unix", "/run/systemd/notify"))
-    yield from (("exec", "/bin/sh"), ("fork", ""), ("thread", ""), ("limits", ""), ("root", ""), ("system calls", ""))
-    for name in ("signal", "ptrace", "memory", "limits of", "priority"):
-        yield from ((name, process) for process in (page, str(decoder)))
-
-
-def _outcome(one: pool.Pool, name: str, argument: str) -> str:
-    """Return what a decoder got, "refused" by the system, or the message of the pool."""
-    try:
-        return str(one.call(b"", task="attempt", name=name, argument=argument)[0]["done"])
-    except Refused as error:
-        return "refused" if "Error" in str(error) else str(error)
 
 
 def decoders_of(server: Server) -> Iterator[Result]:

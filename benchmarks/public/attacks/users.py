@@ -9,23 +9,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.public.client import (
-    FILE,
-    IMAGE,
-    TIME,
-    Result,
-    answers_correctly,
-    call,
-    check,
-    connections,
-    explain,
-    status,
-    statuses,
-    upload,
-)
+from benchmarks.public.client import FILE, TIME, Result, call, check, connections, explain, status, statuses, upload
 from benchmarks.public.server import Server
 
-__all__ = ["IMAGE", "answers_correctly", "upload"]
 EVIL = ("nothing", "../../etc/passwd", "os.system", "__class__", "a" * 100_000, "\0", "{{7*7}}", "'; DROP TABLE x", -1)
 NO_FILE = "The image must be an uploaded file. Upload it first."
 SPECS = ("timm:resnet18", "hf:x/y", "hf:/etc", "hub:x/y:z", "evil.py:build", "os:system", "torchvision:x")

@@ -66,7 +66,7 @@ def files() -> Files:
     """Yield names and contents; those of the good ones start with "good"."""
     yield "good.pt", saved(network().state_dict())
     yield "good.safetensors", tensors(network().state_dict())
-    for part in (code, archives, sizes, structures, values, programs, headers, damaged):
+    for part in (code, archives, sizes, structures, values, headers, damaged):
         yield from part()
 
 
@@ -192,31 +192,13 @@ def structures() -> Files:
 
 
 def values() -> Files:
-    """Yield weights with wrong shapes, types and values."""
-    zeros, kinds = functools.partial(torch.zeros, 4), {"complex": torch.complex64, "integers": torch.int64}
-    wrong: dict[str, Any] = {name: zeros(dtype=kind) for name, kind in kinds.items()}
-    wrong |= {"nan": torch.full((4,), float("nan")), "large": torch.full((4,), 1e300, dtype=torch.float64)}
-    wrong |= {"shape": torch.zeros(5), "no_axes": torch.tensor(1.0), "list": [1.0, 2.0]}
-    wrong["quantized"] = torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8)
+    """Yield weights of other kinds."""
     good = network().state_dict()
+    wrong: dict[str, Any] = {"complex": torch.zeros(4, dtype=torch.complex64), "list": [1.0, 2.0]}
+    wrong["quantized"] = torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8)
     yield from ((f"value_{name}.pt", saved({**good, "3.bias": value})) for name, value in wrong.items())
-    yield "another.pt", saved({**good, "4.weight": torch.zeros(3)})
     yield "optimizer.pt", saved(torch.optim.SGD(network().parameters(), 0.1).state_dict())
-    yield "number.pt", saved(5)
-    yield "text_only.pt", saved("hello")
-
-
-def programs() -> Files:
-    """Yield saved programs instead of weights."""
-    net, x = network().eval(), torch.zeros(1, 3, 3, 3)
-    yield "script.pt", saved(torch.jit.trace(net, x), torch.jit.save)
-    yield "exported.pt2", saved(torch.export.export(net, (x,)), torch.export.save)
-    for name, start in (
-        ("onnx", b"\x08\x08\x12\x07pytorch"),
-        ("gguf", b"GGUF\x03\0\0\0"),
-        ("h5", b"\x89HDF\r\n\x1a\n"),
-    ):
-        yield f"a.{name}", start + bytes(100)
+    yield "exported.pt2", saved(torch.export.export(network().eval(), (torch.zeros(1, 3, 3, 3),)), torch.export.save)
 
 
 def tensors(weights: dict[str, torch.Tensor]) -> bytes:

@@ -196,13 +196,13 @@ def tiff_tags() -> Iterator[Case]:
             yield case("TIFF tags", name, EITHER, tiff_file, values("u2", 3), big=big, **{f"t{tag}": numbers})
     for big, offset in itertools.product((False, True), (0, 1, 8, 2**31, 2**32 - 1, 2**62, 2**64 - 1)):
         yield case("TIFF tags", f"{'Big' * big}TIFF directory at {offset}", EITHER, _directory_at, big, offset)
-    image = {256: 4, 257: 4, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 4, 279: 16}
-    yield case("TIFF tags", "40,000 directories", EITHER, _directories, 40_000, {})
-    yield case("TIFF tags", "40,000 images", EITHER, _directories, 40_000, image)
+    image = _long(t256=4, t257=4, t258=8, t259=1, t262=1, t273=8, t277=1, t278=4, t279=16)
+    yield case("TIFF tags", "40,000 directories", EITHER, _tiff, {}, 40_000, bytes(16))
+    yield case("TIFF tags", "40,000 images", EITHER, _tiff, image, 40_000, bytes(16))
     for tag in (258, 273, 339):
         yield case("TIFF tags", f"500 pages with a table of tag {tag} of 10 million values", EITHER, _shared_table, tag)
-    yield case("TIFF tags", "a loop of directories", EITHER, _directories, 3, {}, loop=True)
-    yield case("TIFF tags", "65,535 entries", EITHER, _directories, 1, dict.fromkeys(range(65535), 1))
+    yield case("TIFF tags", "a loop of directories", EITHER, _tiff, {}, 3, bytes(16), True)
+    yield case("TIFF tags", "65,535 entries", EITHER, _tiff, dict.fromkeys(range(65535), (4, 1, 1)), body=bytes(16))
     for rows, width in ((20_000, 1), (60_000, 1), (20_000, 1000), (100_000, 2000)):
         for strips in (rows, 1):
             name = f"{width} x {rows:,} in strips of one row, {strips} of them in the file"
@@ -219,44 +219,33 @@ def _directory_at(big: bool, offset: int) -> bytes:
     return data[: len(word)] + word + data[2 * len(word) :]
 
 
-def _directories(count: int, tags: dict[int, int], *, loop: bool = False) -> bytes:
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    size, start = 2 + len(entries) + 4, 24
-    parts = [b"II*\x00" + struct.pack("<I", start) + bytes(16)]
-    for number in range(count):
-        last = number == count - 1
-        following = (start if loop else 0) if last else start + (number + 1) * size
-        parts.append(struct.pack("<H", len(tags)) + entries + struct.pack("<I", following))
-    return b"".join(parts)
+def _tiff(tags: dict[int, tuple[int, int, int]], pages: int = 1, body: bytes = b"", loop: bool = False) -> bytes:
+    """Return a TIFF whose pages all have these tags: the type, the number of values, and a value or its place."""
+    entries = b"".join(struct.pack("<HHII", tag, *entry) for tag, entry in sorted(tags.items()))
+    start, size = 8 + len(body), 2 + len(entries) + 4
+    following = [*(start + size * number for number in range(1, pages)), start if loop else 0]
+    directories = (struct.pack("<H", len(tags)) + entries + struct.pack("<I", at) for at in following)
+    return b"II*\x00" + struct.pack("<I", start) + body + b"".join(directories)
+
+
+def _long(**tags: int) -> dict[int, tuple[int, int, int]]:
+    """Return tags with one value each."""
+    return {int(name[1:]): (4, 1, value) for name, value in tags.items()}
 
 
 def _shared_table(tag: int) -> bytes:
     """Return a TIFF whose pages all name the same long table."""
-    tags = {256: (1, 50), 257: (1, 33), 258: (1, 8), 259: (1, 1), 262: (1, 1), 273: (1, 8), 277: (1, 1), 279: (1, 1650)}
-    tags[tag] = (10_000_000, 8)
-    entries = b"".join(
-        struct.pack("<HHII", each, 3 if each == tag else 4, *pair) for each, pair in sorted(tags.items())
-    )
-    body, size = bytes(20_000_000), 2 + len(entries) + 4
-    start = 8 + len(body)
-    parts = [b"II*\x00" + struct.pack("<I", start) + body]
-    for number in range(500):
-        following = 0 if number == 499 else start + (number + 1) * size
-        parts.append(struct.pack("<H", len(tags)) + entries + struct.pack("<I", following))
-    return b"".join(parts)
+    tags = _long(t256=50, t257=33, t258=8, t259=1, t262=1, t273=8, t277=1, t279=1650)
+    return _tiff(tags | {tag: (3, 10_000_000, 8)}, 500, bytes(20_000_000))
 
 
 def _strips(width: int, rows: int, different: int) -> bytes:
     """Return a TIFF with strips of one row, of which only `different` are in the file."""
     data = bytes(width * different)
-    offsets = [8 + width * (row % different) for row in range(rows)]
-    start = 8 + len(data)
-    tables = struct.pack(f"<{rows}I", *offsets) + struct.pack(f"<{rows}I", *[width] * rows)
-    tags = {256: (1, width), 257: (1, rows), 258: (1, 8), 259: (1, 1), 262: (1, 1), 273: (rows, start), 277: (1, 1)}
-    tags |= {278: (1, 1), 279: (rows, start + 4 * rows)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, *pair) for tag, pair in tags.items())
-    head = b"II*\x00" + struct.pack("<I", start + len(tables))
-    return head + data + tables + struct.pack("<H", len(tags)) + entries + bytes(4)
+    offsets, table = [8 + width * (row % different) for row in range(rows)], 8 + len(data)
+    body = data + struct.pack(f"<{rows}I", *offsets) + struct.pack(f"<{rows}I", *[width] * rows)
+    tags = _long(t256=width, t257=rows, t258=8, t259=1, t262=1, t277=1, t278=1)
+    return _tiff(tags | {273: (4, rows, table), 279: (4, rows, table + 4 * rows)}, body=body)
 
 
 def npy_headers() -> Iterator[Case]:

@@ -47,10 +47,7 @@ def _d_fine(t: Any) -> nn.Module:
 
 def _mask_former(t: Any) -> nn.Module:
     small = {"embed_dim": 24, "depths": [1, 1, 1, 1], "num_heads": [1, 2, 2, 2], "window_size": 7}
-    parts = {
-        "backbone_config": t.SwinConfig(**small, out_features=STAGES),
-        "decoder_config": t.DetrConfig(**QUERIES),
-    }
+    parts = {"backbone_config": t.SwinConfig(**small, out_features=STAGES), "decoder_config": t.DetrConfig(**QUERIES)}
     sizes = {"fpn_feature_size": 32, "mask_feature_size": 32, "num_labels": 4}
     return t.MaskFormerForInstanceSegmentation(t.MaskFormerConfig(**parts, **sizes))
 

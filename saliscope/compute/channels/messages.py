@@ -205,7 +205,8 @@ def measured(step: Measures) -> str:
 
 def unit_test(unit: Unit) -> str:
     """Return the test of the name of a channel, which always accompanies the name."""
-    return f"AUC {unit.auc:.2f} ({unit.low:.2f} to {unit.high:.2f})"
+    source = f", by {unit.names_by}" if unit.names_by else ""
+    return f"AUC {unit.auc:.2f} ({unit.low:.2f} to {unit.high:.2f}){source}"
 
 
 def unit(unit: Unit, found: LayerUnits) -> list[str]:
@@ -217,6 +218,10 @@ def unit(unit: Unit, found: LayerUnits) -> list[str]:
             f"{100 * unit.auc:.0f} of 100 pairs of a photo with this name and one without it, the channel is more "
             f"active on the first. Tested on {unit.count:,} photos with this name that were not used to choose it."
         )
+        if unit.names_by:
+            lines.append(
+                f"The name is by {unit.names_by}: the encoder chose the photos with this name, and may be wrong."
+            )
     elif any(other.name for other in found.units):
         lines.append("No name: no label of the photos describes this channel well enough in the test.")
     source = f"the {found.images:,} images of the index" + (f" ({found.photos})" if found.photos else "")

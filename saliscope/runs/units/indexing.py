@@ -29,9 +29,10 @@ from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
 from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
+from saliscope.runs.units.labeling import NONE, Labeler
 from saliscope.runs.units.reading import FORMAT, METADATA
 from saliscope.runs.units.synthesis import add_images, to_webp
-from saliscope.runs.units.tables import PHOTOS, TOP, UNITS, add_thumbnails, to_parquet, top_table, unit_table
+from saliscope.runs.units.tables import PHOTOS, TOP, UNITS, add_thumbnails, names_of, to_parquet, top_table, unit_table
 from saliscope.zoo import devices
 from saliscope.zoo.weights import weights_hash
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 STATE = f"{WORK}/index.pt"
 EVERY = 60.0
 """Seconds between two writes of the index so far."""
+CHOOSE_IMAGES = "Use an encoder of images and text, such as CLIP, or folders with the names of classes."
 TESTED = 10_000
 """Images whose activations are kept to name the units: half of them propose names, the others test them."""
 
@@ -65,14 +67,15 @@ class IndexSettings:
 @dataclass
 class State:
     """The index so far: `done` images were read, `samples` has mean activations [n, K] of some of them by layer,
-    `errors` the messages of unreadable images by path, and `synthetic` the synthetic images of the first channels by
-    layer.
+    `words` the numbers of the words of the first of these, `errors` the messages of unreadable images by path, and
+    `synthetic` the synthetic images of the first channels by layer.
     """
 
     done: int = 0
     index: UnitIndex | None = None
     positions: list[Tensor] = field(default_factory=list)
     samples: dict[str, list[Tensor]] = field(default_factory=dict)
+    words: list[int] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
     synthetic: dict[str, Tensor] = field(default_factory=dict)
 
@@ -109,6 +112,7 @@ class IndexJob:
     store: Store
     record: dict[str, Any]
     effects: int | str | None
+    labeler: Labeler | None = None
 
     @property
     def step(self) -> int:
@@ -124,14 +128,18 @@ def prepare(
     limit: int | None = None,
     model: Model | None = None,
     items: list[Item] | None = None,
+    labeler: Labeler | None = None,
 ) -> IndexJob:
     """Prepare an index, and report all errors in the settings and the source before any work starts.
 
-    `items` are the images, if they are known already. Then `source` is only their name.
+    `items` are the images, if they are known already. Then `source` is only their name. A `labeler` labels the images
+    for names instead of the source.
 
     Errors   Refused; zoo.ModelUnavailable; those of `explainers`
     """
     items = list_items(source, limit).items if items is None else items
+    if labeler and not labeler.reads_images and all(item.label is None for item in items):
+        raise Refused(f"{labeler.model.name} reads only text, but no image of {source!r} has a label. {CHOOSE_IMAGES}")
     model = model or zoo.load_model(settings.model, **settings.own)
     if model.channels not in (1, 3):
         raise Refused(f"{model.name} needs {model.channels} channels, but images have 3. Choose another --model.")
@@ -164,8 +172,9 @@ def prepare(
         "synthetic": settings.synthetic,
         "source": source,
         "images": f"{len(items)} images ({Stamp.of(items).digest})",
+        **(labeler.record() if labeler else {}),
     }
-    return IndexJob(settings, model, items, open_store(out), json.loads(json.dumps(record)), effects)
+    return IndexJob(settings, model, items, open_store(out), json.loads(json.dumps(record)), effects, labeler)
 
 
 def write_index(
@@ -187,7 +196,7 @@ def write_index(
     start, store = time.perf_counter(), job.store
     if _is_finished(job):
         counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
-        return IndexResult(store.folder, counts, 0, time.perf_counter() - start)
+        return IndexResult(store.folder, counts, 0, time.perf_counter() - start, job.record.get("names_by", ""))
     lock = take_lock(store)
     try:
         store.write(SETTINGS, json.dumps(job.record, indent=1).encode())
@@ -197,6 +206,7 @@ def write_index(
             workers = default_workers(len(job.items) - before)
         try:
             _Indexing(job, state, report).run(decode, workers, device)
+            _label(job, state, decode, workers, device, report)
             _synthesize(job, state, report)
             counts = _write_tables(job, state, decode, workers, report_photos)
         except BaseException:
@@ -216,7 +226,7 @@ def write_index(
         store.delete([STATE])
     finally:
         lock.release()
-    return IndexResult(store.folder, counts, len(job.items) - before, seconds)
+    return IndexResult(store.folder, counts, len(job.items) - before, seconds, job.record.get("names_by", ""))
 
 
 def _is_finished(job: IndexJob) -> bool:
@@ -251,7 +261,7 @@ class _Indexing:
     def __init__(self, job: IndexJob, state: State, report: Report | None) -> None:
         self.job, self.state, self.report = job, state, report
         self.before, self.read, self.written = state.index, state.done, time.monotonic()
-        self.has_labels = any(item.label is not None for item in job.items)
+        self.has_labels = job.labeler is not None or any(item.label is not None for item in job.items)
 
     def run(self, decode: Decode, workers: int, device: str) -> None:
         """Index the images.
@@ -297,6 +307,21 @@ class _Indexing:
             self.report(state.done, len(self.job.items))
 
 
+def _label(job: IndexJob, state: State, decode: Decode, workers: int, device: str, report: Report | None) -> None:
+    """Add the words of the images for names that the state does not have. The report counts them after all images."""
+    if job.labeler is None or not state.positions:
+        return
+    items = [job.items[k] for k in torch.cat(state.positions).tolist()]
+    left, written = items[len(state.words) :], time.monotonic()
+    for words in job.labeler.label(left, job.model.labels, decode, workers, device, job.settings.batch_size):
+        state.words += words
+        if time.monotonic() - written > EVERY:
+            job.store.write(STATE, state.to_bytes())
+            written = time.monotonic()
+        if report is not None:
+            report(len(job.items) + len(state.words), len(job.items) + len(items))
+
+
 def _synthesize(job: IndexJob, state: State, report: Report | None) -> None:
     """Add the synthetic images that the state does not have. The report counts them after the images of the source."""
     assert state.index is not None, "checked by _Indexing"
@@ -319,7 +344,11 @@ def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int, rep
     assert state.index is not None, "checked by _Indexing"
     positions = torch.cat(state.positions).tolist() if state.positions else []
     samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
-    units = unit_table(state.index, samples, [job.items[k].label for k in positions], job.model.labels)
+    if job.labeler is None:
+        names = names_of([job.items[k].label for k in positions], job.model.labels)
+    else:
+        names = [None if word == NONE else [job.labeler.words[word]] for word in state.words]
+    units = unit_table(state.index, samples, names)
     if state.synthetic:
         dead = units["dead"].to_pylist()
         files = to_webp(torch.cat([state.synthetic[name] for name in state.index.layers]), dead)
@@ -332,4 +361,6 @@ def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int, rep
         job.store.write(name, to_parquet(table))
     counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
     named = len(units) - units["name"].null_count
+    if job.labeler is not None:
+        counts |= {"tested": len(names), "labeled": len(names) - names.count(None)}
     return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}

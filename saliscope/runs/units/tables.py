@@ -39,15 +39,11 @@ DICTIONARY = 2**30
 """Bytes up to which equal thumbnails of a column are stored once."""
 
 
-def unit_table(
-    index: UnitIndex, samples: Mapping[str, Tensor], labels: Sequence[str | None], classes: Sequence[str]
-) -> pa.Table:
+def unit_table(index: UnitIndex, samples: Mapping[str, Tensor], names: Sequence[list[str] | None]) -> pa.Table:
     """Return one row for each channel of each layer.
 
-    Args     samples: mean activations [n, K] by layer of the images with these labels; without any, units get no names
-             classes: the class names of the network; with those of ImageNet, WordNet ancestors are names too
+    Args     samples: mean activations [n, K] by layer of the images with these names; without any, units get no names
     """
-    names = names_of(labels, classes)
     rows: list[dict[str, Any]] = []
     for layer, units in index.layers.items():
         found: list[UnitName | None] = [None] * len(units.mean)
@@ -82,7 +78,10 @@ def nearest_units(activations: Tensor) -> list[list[int] | None]:
 
 
 def names_of(labels: Sequence[str | None], classes: Sequence[str]) -> list[list[str] | None]:
-    """Return the names of each image: its class and the ancestors of the class, or its label, or None without one."""
+    """Return the names of each image: its class, or its label if the network does not have it, or None without one.
+
+    If the classes are those of ImageNet, the ancestors of a class in WordNet are names too.
+    """
     known, above = Classes(classes), tree().above if is_imagenet(classes) else None
 
     @functools.cache

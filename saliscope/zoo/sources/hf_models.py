@@ -1,6 +1,7 @@
 """Image classifiers of transformers: `hf:USER/NAME` or `hf:USER/NAME@REVISION` on the Hub, or `hf:FOLDER`.
 
-Networks with an image and a text encoder, such as CLIP and SigLIP, are loaded with their tokenizer. The preprocessing
+Networks with an image and a text encoder, such as CLIP and SigLIP, are loaded with their tokenizer, and so are sentence
+encoders such as MiniLM, which are not image models and are only loaded by `load_sentence_encoder`. The preprocessing
 is that of the processor that comes with the weights, the class names are those of the configuration. Code from the Hub
 is never run. transformers is an optional dependency and is imported when one of these names is used.
 """
@@ -8,6 +9,7 @@ is never run. transformers is an optional dependency and is imported when one of
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from saliscope.zoo.transforms import BadTransform, measure
 PREFIX = "hf:"
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """transformers only reads local files, and never runs code that came with the weights."""
+TOKENS = 64
+"""Tokens of a word or a label that a sentence encoder reads."""
 
 
 class HuggingFaceModels(OpenSource):
@@ -71,6 +75,67 @@ class HuggingFaceModels(OpenSource):
 SOURCE = HuggingFaceModels()
 
 
+class SentenceEncoder(nn.Module):
+    """A text encoder without an image encoder. The embedding is that of the first token, or the mean of all tokens."""
+
+    def __init__(self, model: nn.Module, first: bool) -> None:
+        super().__init__()
+        self.model, self.first = model, first
+
+    def get_text_features(self, **tokens: Tensor) -> Tensor:
+        """Return the embeddings [M, D] of tokens, as `explainers.text_embedding` calls it."""
+        return self(**tokens)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the embeddings [M, D] of tokens."""
+        states: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.first:
+            return states[:, 0]
+        weights = attention_mask[..., None].to(states)
+        return (states * weights).sum(1) / weights.sum(1)
+
+
+def load_sentence_encoder(name: str) -> Model | None:
+    """Return a sentence encoder with its tokenizer, or None if the name is that of another network.
+
+    Errors   ModelUnavailable
+    """
+    if not name.startswith(PREFIX):
+        return None
+    folder = _folder(name)
+    config, transformers = _any_configuration(name, folder), _transformers()
+    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        return None
+    notes, first = hub.verify(folder), _pools_first_token(name, folder)
+    try:
+        network, report = transformers.AutoModel.from_pretrained(
+            folder, config=config, dtype=torch.float32, weights_only=True, output_loading_info=True, **LOCAL
+        )
+    except Exception as error:  # many types of errors from transformers and torch
+        raise ModelUnavailable(f"Cannot load {name!r}: {hub.first_line(error)}") from error
+    missing = [key for key in report.get("missing_keys") or () if not key.startswith("pooler.")]  # it is not used
+    _check_complete(name, {**report, "missing_keys": missing})
+    encoder = SentenceEncoder(network, first).eval().requires_grad_(False)
+    return Model(name, encoder, [], UNKNOWN, notes=notes, tokenize=_tokenizer(name, folder, TOKENS, padding=True))
+
+
+def _pools_first_token(name: str, folder: Path) -> bool:
+    """Return whether the embedding is that of the first token, and not the mean.
+
+    Errors   ModelUnavailable for other kinds of pooling, and for layers after it
+    """
+    found = [json.loads(path.read_bytes()) for path in (folder / hub.POOLING, folder / hub.MODULES) if path.is_file()]
+    pooling: dict[str, Any] = next((each for each in found if isinstance(each, dict)), {})
+    modules = [each["type"].rpartition(".")[2] for each in next((each for each in found if isinstance(each, list)), [])]
+    modes = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True]
+    modes = modes or ["pooling_mode_" + str(pooling.get("pooling_mode", "mean"))]
+    if len(modes) > 1 or not modes[0].startswith(("pooling_mode_mean", "pooling_mode_cls")):
+        raise ModelUnavailable(f"{name!r} pools its tokens by {', '.join(modes)}. Use an encoder with mean or cls")
+    if others := sorted({*modules} - {"Transformer", "Pooling", "Normalize"}):
+        raise ModelUnavailable(f"{name!r} has layers after the pooling ({', '.join(others)}). Use an encoder without")
+    return modes[0].startswith("pooling_mode_cls")
+
+
 def _transformers() -> Any:
     try:
         import transformers  # an extra, which takes seconds to start
@@ -97,23 +162,31 @@ def _folder(name: str, fetch: bool = True) -> Path:
 
 
 def _configuration(name: str, folder: Path) -> Any:
-    """Return the configuration of the network.
+    """Return the configuration of a network that reads images.
 
     Errors   ModelUnavailable if transformers does not have the network's code, or if it is not an image classifier
     """
-    transformers = _transformers()
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, **LOCAL)
-    except Exception as error:  # unreadable files, custom code, networks of a newer version
-        raise ModelUnavailable(
-            f"{name!r} is not supported by transformers {transformers.__version__} ({hub.first_line(error)}). Code "
-            "that comes with weights is never run"
-        ) from error
+    config, transformers = _any_configuration(name, folder), _transformers()
     if _two_encoders(config) is None and type(config) not in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
         raise ModelUnavailable(
             f"{name!r} has the model type {config.model_type!r}, for which transformers has no image classifier"
         )
     return config
+
+
+def _any_configuration(name: str, folder: Path) -> Any:
+    """Return the configuration of the network.
+
+    Errors   ModelUnavailable if transformers does not have the network's code
+    """
+    transformers = _transformers()
+    try:
+        return transformers.AutoConfig.from_pretrained(folder, **LOCAL)
+    except Exception as error:  # unreadable files, custom code, networks of a newer version
+        raise ModelUnavailable(
+            f"{name!r} is not supported by transformers {transformers.__version__} ({hub.first_line(error)}). Code "
+            "that comes with weights is never run"
+        ) from error
 
 
 def _two_encoders(config: Any) -> Any:
@@ -122,8 +195,8 @@ def _two_encoders(config: Any) -> Any:
     return found if hasattr(found, "get_image_features") and hasattr(found, "get_text_features") else None
 
 
-def _tokenizer(name: str, config: Any, folder: Path) -> Tokenize:
-    """Return the tokenizer in the folder, which fills the whole context, as SigLIP was trained.
+def _tokenizer(name: str, folder: Path, longest: int, padding: bool | str) -> Tokenize:
+    """Return the tokenizer in the folder, which cuts sentences to the longest length.
 
     Errors   ModelUnavailable
     """
@@ -134,10 +207,9 @@ def _tokenizer(name: str, config: Any, folder: Path) -> Tokenize:
         tokenizer = _transformers().AutoTokenizer.from_pretrained(folder, **LOCAL)
     except Exception as error:  # missing or unreadable files
         raise ModelUnavailable(f"Cannot load the tokenizer of {name!r}: {hub.first_line(error)}") from error
-    longest = config.text_config.max_position_embeddings
 
     def tokenize(sentences: list[str]) -> dict[str, Tensor]:
-        found = tokenizer(sentences, padding="max_length", truncation=True, max_length=longest, return_tensors="pt")
+        found = tokenizer(sentences, padding=padding, truncation=True, max_length=longest, return_tensors="pt")
         return {key: value for key, value in found.items() if key != "token_type_ids"}
 
     return tokenize
@@ -162,7 +234,8 @@ def _model(name: str, network: nn.Module, config: Any, folder: Path) -> Model:
     """Return the network with its preprocessing and labels; UNKNOWN preprocessing if the folder has none."""
     if _two_encoders(config):
         channels = int(getattr(config.vision_config, "num_channels", 3) or 3)
-        tokenize = _tokenizer(name, config, folder)
+        # SigLIP was trained with sentences that fill the whole context.
+        tokenize = _tokenizer(name, folder, config.text_config.max_position_embeddings, padding="max_length")
         return Model(name, network, [], _preparation(name, channels, folder), tokenize=tokenize)
     names = config.id2label or {}
     labels = [str(names[index]) for index in range(len(names))] if set(names) == set(range(len(names))) else []

@@ -21,8 +21,10 @@ TIMEOUT = 10.0
 SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json")
 VOCABULARY = ("tokenizer.json", "vocab.*", "spiece.model")
 """Files with the words of a tokenizer; one of them is sufficient."""
-TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt")
-"""Files of the tokenizer of a model with a text encoder."""
+POOLING, MODULES = "1_Pooling/config.json", "modules.json"
+"""Files of sentence-transformers, which say how a sentence encoder pools its tokens."""
+TOKENIZER = (*VOCABULARY, "tokenizer_config.json", "special_tokens_map.json", "merges.txt", POOLING, MODULES)
+"""Files of the tokenizer and the pooling of a model with a text encoder."""
 SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
 WEIGHTS = (".safetensors", ".bin")
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint
 
-from explainers import ExplainerError, capture, edit_gradients, edit_inputs, edit_outputs, input_gradients, saliency
+from explainers import ExplainerError, saliency
+from tests.explainers.hooks.test_blocks import LAYERS, recorded
 from tests.support.calls import call
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
@@ -111,48 +112,19 @@ def test_another_thread_trains_with_its_checkpoints_meanwhile(reentrant: bool) -
     assert "apply" not in vars(checkpoints.CheckpointFunction) and before == vars(checkpoints)
 
 
-def test_torch_keeps_its_functions_after_a_failure() -> None:
-    class Broken(Segments):
-        def forward(self, x: Tensor) -> Tensor:
-            raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError, match="broken"):
-        saliency(Broken(True), random_images(1), 1)
-    assert "apply" not in vars(checkpoints.CheckpointFunction)
-    assert training_step(False, random_images(1))[0] == 2
-
-
-def double(tensor: Tensor) -> Tensor:
-    return 2 * tensor + 0.1
-
-
-BLOCKS = {
-    "edit_outputs": lambda net, layer: edit_outputs(net, {layer: double}),
-    "edit_inputs": lambda net, layer: edit_inputs(net, {layer: double}),
-    "edit_gradients": lambda net, layer: edit_gradients({(net, layer): double}),
-    "capture": lambda net, layer: capture(net, layer, gradients=True),
-    "input_gradients": lambda net, layer: input_gradients(net, layer),
-}
-
-
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", LAYERS)
 def test_blocks_act_on_scores_and_gradients_as_without_checkpoints(block: str) -> None:
     """A segment that runs again in a backward pass after the block would run without the edits."""
 
     def result(reentrant: bool | None, layer: str, is_inside: bool) -> list[Tensor]:
         net, x = Segments(reentrant), random_images(2).requires_grad_()
-        with BLOCKS[block](net, layer) as seen:
+        with LAYERS[block](net, [layer]) as seen:
             scores = net(x)
             if is_inside:
                 scores[:, 1].sum().backward()
         if not is_inside:
             scores[:, 1].sum().backward()
-        found = [scores, x.grad, *(each.grad for each in net.parameters())]
-        if block == "capture":
-            found += [seen[layer], seen.inputs[layer], *seen.gradients.values()]
-        if block == "input_gradients":
-            found += [*seen.grad_input.values(), *seen.grad_output.values()]
-        return found
+        return [scores, x.grad, *(each.grad for each in net.parameters()), *recorded(seen)]
 
     for layer, is_inside in product(("segments.1", "segments.1.0"), (True, False)):
         expected = result(None, layer, is_inside)

@@ -77,6 +77,18 @@ def test_all_methods_treat_each_kind_alike(name: str) -> None:
         check(KINDS[kind], name)
 
 
+@pytest.mark.parametrize("change", [torch.jit.script, lambda part: torch.jit.freeze(torch.jit.script(part))])
+def test_a_network_with_a_scripted_part_has_the_maps_of_the_whole_one(change) -> None:
+    """The compiled code is the user's own, also in the fused copy: its parameters stay as they are."""
+    net = Conv()
+    net.second = change(net.second)
+    before = [(name, id(each), each.requires_grad) for name, each in net.named_parameters()]
+    for name in ("saliency", "occlusion", "integrated_gradients", "grad_cam"):
+        layer = {"layer": "first"} if METHODS[name].takes_layer else {}
+        torch.testing.assert_close(call(name, net, lights(), 1, **layer), call(name, Conv(), lights(), 1, **layer))
+    assert [(name, id(each), each.requires_grad) for name, each in net.named_parameters()] == before
+
+
 class Bypassed(Conv):
     """The features are multiplied by a channel of the image: a path around all layers."""
 

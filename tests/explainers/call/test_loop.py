@@ -6,7 +6,6 @@ The network advances the clock by a second for each row of a forward pass, and n
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import time
@@ -14,16 +13,18 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from explainers import METHODS, BadTarget, LayerNotFound, explain
+import explainers
+from explainers import METHODS, BadTarget, LayerNotFound, explain, grad_cam
 from explainers.call import batch_size
 from explainers.call.at_layer import retry_with_repeated_batch
 from explainers.call.batch_size import Estimate
 from explainers.call.loop import Loop, largest_batch
-from explainers.call.profile import profile
 from explainers.layers.flow.cost import Cost
-from tests.support.calls import LONG
+from tests.support.calls import LONG, call
+from tests.support.deciding_nets import Conv, lights
+from tests.support.nets import random_images, residual
 
 SMALL = {"xrai": {"steps": 8}, "extremal_perturbation": {"steps": 20}, "guided_integrated_gradients": {"steps": 12}}
 TARGETS = {
@@ -110,31 +111,6 @@ def test_a_network_that_runs_image_by_image_does_not_get_all_channels(monkeypatc
     assert max(net.batches) < 60 and net.clock[0] <= 3.0 + 0.8
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("name", LONG)
-def test_equal_calls_give_equal_maps(name, monkeypatch):
-    """Bit by bit, however fast the machine is: the batch sizes, and thus the rounding, do not depend on a clock."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 5),
-    ).eval()  # fmt: skip
-    given, x = SMALL.get(name, {}) | ({"layer": "4"} if METHODS[name].takes_layer else {}), torch.rand(2, 3, 32, 24)
-    given |= {"samples": 40} if "samples" in METHODS[name].options else {}
-    maps = []
-    for speed in (1e-6, 10.0, 0.3):
-        clock, jumps = [0.0], random.Random(speed)
-
-        def tick(clock=clock, jumps=jumps, speed=speed):
-            clock[0] += speed * jumps.random()
-            return clock[0]
-
-        monkeypatch.setattr(time, "monotonic", tick)
-        monkeypatch.setattr(time, "perf_counter", tick)
-        maps.append(METHODS[name].function(net, x, 1, **given))
-    assert torch.equal(maps[0], maps[1]) and torch.equal(maps[0], maps[2])
-
-
 # Batch sizes
 
 CPU = torch.device("cpu")
@@ -153,19 +129,6 @@ def test_a_chunk_takes_half_a_second_and_a_slow_network_gets_a_few_rows(monkeypa
     monkeypatch.setattr(batch_size, "free", lambda device: 2 * 1024**2)
     limited = Estimate(Cost(1, written=2**18, largest=2**14), Cost(), 1, torch.device("meta"))
     assert (limited.rows(1, 10**6), limited.rows(2, 10**6)) == (16, 4)
-
-
-def test_the_cost_of_a_network_is_that_of_its_operations():
-    """By hand: a strided convolution with groups, a transposed one, and a linear layer."""
-    net = nn.Sequential(
-        nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), nn.ReLU(inplace=True), nn.ConvTranspose2d(6, 5, 2, stride=2),
-        nn.Flatten(), nn.Linear(5 * 64, 7),
-    ).eval()  # fmt: skip
-    layers = profile(net, torch.rand(3, 4, 8, 8))
-    first, second, last = 6 * 16 * 2 * 9, 6 * 16 * 5 * 4, 5 * 64 * 7
-    assert layers.cost == Cost(first + second + last, 4 * (6 * 16 + 5 * 64 + 7), 4 * 5 * 64)
-    found = [layers.costs[name].multiplications for name in "012"]
-    assert found == [first, first, first + second]
 
 
 def test_batches_are_limited_by_the_page_and_to_reused_memory(monkeypatch):
@@ -221,3 +184,55 @@ def test_an_error_of_one_row_is_raised_unless_the_network_may_need_its_batch_siz
     for error in (torch.OutOfMemoryError("full"), petabyte, LayerNotFound("no such layer")):
         with pytest.raises((RuntimeError, LayerNotFound)):
             retry_with_repeated_batch(Mock(side_effect=error), lambda: 7)
+
+
+# Progress, layers next to a skip connection, points on small images
+
+
+def test_progress_runs_outside_of_the_call():
+    """User code there, with the same model in another mode, is a separate call and leaves no findings."""
+    net, images = residual(), random_images()
+    expected, inside = grad_cam(net, images, 2, layer="layer1"), []
+
+    def report(partial):
+        net.train()
+        inside.append(grad_cam(net, images, 2, layer="layer1"))
+        net.eval()
+
+    e = explain("score_cam", net, images, 1, layer="layer2", progress=report)
+
+    assert e.layer == "layer2" and e.target == [1] * len(images)
+    assert inside and all(torch.equal(map, expected) for map in inside)
+
+
+class Skip(Conv):
+    """A network with a concatenating skip connection and an optional second image."""
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        features = self.first(x).relu()
+        skip = features if other is None else self.first(other).relu()
+        return self.head(torch.cat([skip, self.second(features).relu()], 1)[:, 2:10].mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", ["ablation_cam", "layer_integrated_gradients"])
+def test_a_function_runs_layers_beside_a_skip_connection(name: str) -> None:
+    net, images, other = Skip(), lights(), lights(3)[2:]
+
+    def compute(**options: object) -> Tensor:
+        return call(name, net, images, 1, layer="second", **options)
+
+    assert torch.equal(compute(), compute(forward=lambda batch: net(batch)))
+    with_other = compute(forward=lambda batch: net(batch, other.expand(len(batch), -1, -1, -1)))
+    assert with_other.isfinite().all() and with_other.shape == compute().shape
+
+
+def test_a_pointing_game_on_a_small_image_has_no_value() -> None:
+    def points(**options: object) -> explainers.Evaluation:
+        box = torch.tensor([[2, 2, 4, 4]])
+        return explainers.evaluate(
+            Conv(), torch.randn(1, 3, 8, 8), "grad_cam", metrics=["pointing_game"], region=box, options=options
+        )
+
+    found = points()
+    assert found.values["pointing_game"].isnan().all() and "15 pixels" in found.reasons["pointing_game"][0]
+    assert points(pointing_game={"tolerance": 1}).values["pointing_game"].isfinite().all()

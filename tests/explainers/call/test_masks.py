@@ -29,15 +29,6 @@ def linear():
     return settle(Weighted((3, 12, 16), 6).double())
 
 
-def test_baselines(linear):
-    x, channels = random_images(), torch.tensor([0.1, -0.5, 2.0], dtype=torch.float64).view(3, 1, 1)
-    for baseline in (0.7, channels, x.flip(3), "mean"):
-        start = x.mean((2, 3), keepdim=True) if baseline == "mean" else baseline
-        expected = (linear(x) - linear(torch.zeros_like(x) + start))[range(3), CLASSES].detach()
-        found = occlusion(linear, x, CLASSES, window=4, stride=4, baseline=baseline)
-        torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-9, atol=1e-12)
-
-
 def test_a_partial_map_contains_the_evaluated_windows(linear):
     """Stopped early: pixels of evaluated windows have their value, the others are zero."""
     x = random_images(1)
@@ -46,14 +37,6 @@ def test_a_partial_map_contains_the_evaluated_windows(linear):
     tried = found != 0
     assert 0 < tried.sum() < tried.numel()
     torch.testing.assert_close(found[tried], full[tried])
-
-
-def test_defaults_for_small_images_and_impossible_windows():
-    found = occlusion(residual(), random_images(1, 3, 12, 12), 1)
-    assert found.shape == (1, 12, 12) and found.isfinite().all() and found.any()
-    for window in (0, -3, (4, 0), (4, 4, 4), "wide", 2.5):
-        with pytest.raises((BadOption, TypeError), match="window"):
-            occlusion(curved(), random_images(), 1, window=window, stride=1)
 
 
 def test_occlusion_agrees_with_captum_after_scaling():
@@ -125,31 +108,12 @@ def test_superpixels_follow_an_edge():
         assert left and right and not left & right
 
 
-def test_a_map_of_parts_sums_to_their_values():
-    values = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
-    overlapping = torch.rand(4, 12, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    for given in (2, grid(12, 16, 2, 2), overlapping, overlapping > 0.5):
-        (parts,) = parts_of(given, random_images(1))
-        assert parts.count == 4
-        torch.testing.assert_close(parts.spread(values).sum(), values.sum())
-    (cell,) = parts_of(2, random_images(1))
-    torch.testing.assert_close(cell.spread(values)[0, 0], values[0] / 48)
-
-
 def test_pixels_of_an_absent_part_are_hidden():
     """Three overlapping masks on a row of four pixels; the last pixel belongs to none and is always shown."""
     masks = torch.tensor([[[1.0, 1, 0, 0]], [[0, 1, 1, 0]], [[0, 0.5, 0, 0]]])
     present = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0], [0, 0, 0]]).bool()
     shown = Parts(3, masks=masks).shown(present)[:, 0]
     torch.testing.assert_close(shown, torch.tensor([[1.0, 1, 1, 1], [0, 0, 1, 1], [1, 0.5, 1, 1], [0, 0, 0, 1]]))
-
-
-def test_masks_that_do_not_overlap_are_labels():
-    labels = grid(12, 16, 2, 3)
-    a, b = Parts(6, labels), Parts(6, masks=torch.stack([labels == label for label in range(6)]).double())
-    present = torch.rand(5, 6, generator=torch.Generator().manual_seed(1)) < 0.5
-    assert torch.equal(a.shown(present).double(), b.shown(present))
-    torch.testing.assert_close(a.spread(torch.arange(6.0).double()), b.spread(torch.arange(6.0).double()))
 
 
 def test_blend_is_exact_at_zero_and_one():

@@ -1,4 +1,4 @@
-"""Networks that combine the rows of a batch, and networks that draw random numbers: each row runs alone.
+"""Networks that combine the rows of a batch, draw random numbers or write to buffers: each row runs alone.
 
 `test_kinds.py` compares the maps of all such networks; here is what is special about these passes.
 """
@@ -21,8 +21,9 @@ from explainers import METHODS, BadOption, ExplainerError, Probability, Unsuppor
 from explainers.nested import concatenate_outputs
 from explainers.probe.generators import Generators
 from tests.support import deciding_nets as nets
-from tests.support.kinds import MIXING, NOISE, Applied, Temperature, unequal
-from tests.support.nets import ClassToken, rel, residual
+from tests.support.kinds import MIXING, NOISE, WRITING, Applied, Observed, Temperature, unequal
+from tests.support.nets import ClassToken, rel
+from tests.support.traces import nothing_left
 
 MIXED_OR_RANDOM = pytest.mark.parametrize("function", [MIXING["mean"], NOISE["dropout"]], ids=["mean", "dropout"])
 IMAGES = unequal(2)
@@ -172,23 +173,7 @@ def test_equal_rows_with_different_outputs_are_found():
     assert_alone(partial(saliency, net), images, (1, 1, 1))
 
 
-class InOrder(nn.Module):
-    """Run the images of a batch in the order of a key, and return their scores in the original order."""
-
-    def __init__(self, key: Callable[[Tensor], Tensor], descending: bool) -> None:
-        super().__init__()
-        self.net, self.key, self.descending = residual().float(), key, descending
-
-    def forward(self, x: Tensor) -> Tensor:
-        order = self.key(x).argsort(descending=self.descending)
-        return self.net(x[order])[order.argsort()]
-
-
-def test_every_order_and_every_statistic_of_a_batch_is_found():
-    for key in (Tensor.norm, Tensor.sum, Tensor.amax):
-        for descending in (False, True):
-            net = InOrder(lambda x, key=key: torch.stack([key(each) for each in x]), descending)
-            assert "rows_depend" in codes(net), (key, descending)
+def test_every_statistic_and_order_of_a_batch_is_found():
     for name, statistic in {"first": lambda s: s[0], "last": lambda s: s[-1], "smallest": min, "largest": max}.items():
         net = Applied(lambda x, statistic=statistic: x / statistic([each.norm() for each in x]))
         assert "rows_depend" in codes(net), name
@@ -219,3 +204,97 @@ def test_a_layer_that_runs_on_parts_of_the_batch_is_refused():
 def test_the_dtype_of_images_must_be_that_of_a_part_of_the_network():
     with pytest.raises(explainers.BadImages, match=r"torch\.float16.*torch\.float64"):
         explainers.grad_cam(Temperature(torch.float64), IMAGES.half(), 1)
+
+
+# Forward passes that write to buffers
+
+
+BRIGHT = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 3
+MAPS = torch.rand(2, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def fails(net: nn.Module) -> None:
+    with pytest.raises(ZeroDivisionError):
+        saliency(net, BRIGHT, 1, forward=lambda images: net(images) / (1 // 0))
+
+
+CALLS: dict[str, Callable[[nn.Module], Any]] = {
+    "list_layers": lambda net: explainers.list_layers(net, BRIGHT),
+    "default_layer": lambda net: explainers.default_layer(net, BRIGHT),
+    "describe": lambda net: explainers.describe(net, BRIGHT),
+    "evaluate": lambda net: explainers.evaluate(net, BRIGHT, MAPS, steps=2, controls=False),
+    "compare_models": lambda net: explainers.compare_models(net, net, BRIGHT),
+    "intervene": lambda net: explainers.intervene(net, BRIGHT),
+    "smallest_region": lambda net: explainers.smallest_region(net, BRIGHT, MAPS),
+    "smooth": lambda net: explainers.smooth("saliency", sigma=0.1, samples=2)(net, BRIGHT, 1),
+    "patch_effects": lambda net: explainers.patch_effects(net, BRIGHT, BRIGHT.flip(0), 1),
+    "forward=": lambda net: saliency(net, BRIGHT, 1, forward=lambda images: net(images)),
+    "a failing forward=": fails,
+    "randomization_test": lambda net: explainers.randomization_test(net, BRIGHT, "saliency", seeds=1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_leaves_all_buffers_as_they_were(call: str) -> None:
+    """Also in training mode, in which a function that runs the model itself is refused."""
+    trained = [] if "forward=" in call else [Observed().train()]
+    for net in [*(WRITING[kind]() for kind in ("in place", "inside", "replaced", "resized")), *trained]:
+        for _ in range(2):
+            with nothing_left(net, BRIGHT):
+                CALLS[call](net)
+
+
+def codes_of_writing(net: nn.Module, **options: Any) -> set[str]:
+    found = explain("grad_cam", net, BRIGHT, 1, layer="conv", **options).findings
+    return {finding.code for row in found for finding in row}
+
+
+def test_the_map_is_that_of_a_pass_with_the_buffers_of_the_model() -> None:
+    net = Observed()
+    for image in BRIGHT.split(1):
+        frozen = Observed("none")
+        frozen.size.copy_(0.9 * net.size + 0.1 * image.abs().mean())
+        torch.testing.assert_close(saliency(net, image, 1), saliency(frozen, image, 1), rtol=1e-4, atol=1e-7)
+
+
+def test_only_a_network_that_writes_has_a_finding_also_if_it_starts_to() -> None:
+    """The new values depend on the image, but only the guard reads them: they are no decision."""
+    net = Observed("none")
+    assert [codes_of_writing(net) for _ in range(3)] == [set()] * 3
+    net.update = "in place"
+    assert "buffers_written" in codes_of_writing(net) | codes_of_writing(net)
+    assert float(net.size) == 1 and int(net.count) == 0
+    for update in ("in place", "replaced"):
+        assert codes_of_writing(Observed(update)) == {"buffers_written", "rows_depend"}
+
+
+def test_statistics_that_training_in_another_thread_updates_are_not_restored() -> None:
+    """The call runs a copy, so it does not undo what the other thread writes."""
+    net, reached, go_on = Observed(), threading.Event(), threading.Event()
+
+    def watch(step: Any) -> None:
+        reached.set()
+        go_on.wait(10)
+
+    call = threading.Thread(target=lambda: explainers.occlusion(net, BRIGHT, 1, window=8, batch_size=1, progress=watch))
+    call.start()
+    assert reached.wait(30)
+    net.size.fill_(5.0)
+    go_on.set()
+    call.join()
+    assert float(net.size) == 5.0
+
+
+def test_a_network_that_counts_its_passes_is_refused_for_that_reason() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.passes = nn.Linear(3, 4), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.passes += 1
+            return self.head(x.mean((2, 3))) * self.passes
+
+    for method in ("lrp", "deep_lift"):
+        with pytest.raises(explainers.UnsupportedOperation, match="from pass to pass, even with fixed seeds"):
+            explain(method, Counting().eval(), BRIGHT, 1)

@@ -1,24 +1,17 @@
-"""Concepts of a layer: planted parts are found, and the numbers agree with their definitions in float64."""
+"""Concepts of a layer and TCAV: planted parts are found, and the numbers agree with their definitions in float64."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import (
-    BadOption,
-    BadTarget,
-    NoSpatialOutput,
-    explain,
-    find_concepts,
-    grad_cam,
-    intervene,
-    list_layers,
-    saliency,
-)
+import explainers
+from explainers import BadOption, find_concepts, intervene, saliency, tcav
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
-from tests.support.nets import plain, random_images, residual
+from tests.support.nets import curved, plain, random_images, residual
 from tests.support.token_nets import vit
 from tests.support.traces import nothing_left
 
@@ -138,28 +131,28 @@ def test_maps_through_all_components_add_up():
         parts = [saliency(net, images, 2, through=concept) for concept in every]
     assert torch.allclose(sum(parts), whole)
     assert not torch.allclose(parts[0], whole)
-    assert grad_cam(net, images, 2, layer="conv1", through=every[0]).shape[0] == 2
+    assert explainers.grad_cam(net, images, 2, layer="conv1", through=every[0]).shape[0] == 2
 
 
-@METHODS
-def test_a_fit_that_continues_is_one_fit(method):
-    net, images = residual(), random_images(4)
-    options = FITS[method]
-    whole = find_concepts(net, images, "layer1", 4, method, **options)
-    stopped = find_concepts(net, images, "layer1", 4, method, **options, progress=lambda part: part.fraction < 0.5)
-    assert method == "pca" or (not stopped.finished and stopped.steps < whole.steps)
-    continued = find_concepts(net, images, "layer1", 4, method, **options, resume=stopped)
+@pytest.mark.parametrize(("method", "stop"), [("pca", 1), ("nmf", 1), ("nmf", 20), ("nmf", 62), ("sae", 2)])
+def test_a_fit_that_stops_and_continues_is_one_fit(method, stop):
+    """Also if it stops before the random starts of NMF are compared, which are steps of their own."""
+    fit = functools.partial(find_concepts, residual(), random_images(4), "layer1", 4, method, **FITS[method])
+    whole, maps = fit(), []
+    stopped = fit(progress=lambda part: part.map is None or maps.append(part.map) or len(maps) < stop)
+    assert method == "pca" or (stopped.steps == stop and not stopped.finished and 0 <= stopped.error <= 1)
+    continued = fit(resume=stopped)
     assert torch.equal(continued.dictionary.directions, whole.dictionary.directions)
     assert continued.finished and continued.steps == whole.steps
     with pytest.raises(BadOption, match="seed"):
-        find_concepts(net, images, "layer1", 4, method, **options, seed=1, resume=stopped)
+        fit(seed=1, resume=stopped)
 
 
 def test_concepts_of_tokens():
     """A concept is removed from the class token too."""
     net = vit()
     images = random_images(2, height=64, width=64).to(next(net.parameters()))
-    layer = [each.name for each in list_layers(net, images, spatial=True) if each.layout == "tokens"][1]
+    layer = [each.name for each in explainers.list_layers(net, images, spatial=True) if each.layout == "tokens"][1]
     found = find_concepts(net, images, layer, 3)
     assert found.maps(images).shape[:2] == (2, 3)
     removed = intervene(net, images, layer, 1, value=found.scaling([0, 1, 1]))
@@ -169,7 +162,7 @@ def test_concepts_of_tokens():
 def test_one_image_is_enough_and_bad_input_is_refused():
     net, images = residual(), random_images(3)
     assert len(found_in(net, images[:1], "nmf")) == 4
-    with pytest.raises(NoSpatialOutput):
+    with pytest.raises(explainers.NoSpatialOutput):
         find_concepts(net, images, list(dict(net.named_children()))[-1])
     for options in ({"k": 0}, {"method": "ica"}, {"k": 10_000}, {"k": 7, "method": "pca"}, {"seed": -1}):
         with pytest.raises(BadOption):
@@ -193,7 +186,7 @@ def test_segmentation_networks_and_inference_mode():
     found = find_concepts(net, images, "1", 3)
     effects, through = found.effects(images), saliency(net, images, through=found[0])
     assert effects.shape == (3, 3) and bool(effects.any())
-    with pytest.raises(BadTarget):
+    with pytest.raises(explainers.BadTarget):
         found.class_effects(images)
     with torch.inference_mode():
         again = find_concepts(net, images, "1", 3)
@@ -208,28 +201,83 @@ def test_a_concept_that_is_not_active_is_reported():
     silent = ~found.maps(images).flatten(2).any(2)
     image, index = silent.nonzero()[0].tolist()
     for given in ({"through": found[index], "target": 1}, {"target": found[index]}):
-        codes = [finding.code for finding in explain("saliency", net, images[image : image + 1], **given).findings[0]]
+        codes = [
+            finding.code
+            for finding in explainers.explain("saliency", net, images[image : image + 1], **given).findings[0]
+        ]
         assert codes.count("inactive_concept") == 1 and not {"no_gradient", "flat"} & set(codes)
     seen = (~silent).nonzero()[0].tolist()
     codes = [
-        finding.code for finding in explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]).findings[0]
+        finding.code
+        for finding in explainers.explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]).findings[0]
     ]
     assert "inactive_concept" not in codes
 
 
-def test_a_stop_in_the_first_steps_returns_factors():
-    """Also before the random starts are compared, which are steps of their own."""
-    net, images = planted_network(), planted_images(30, 3)[0]
-    for steps in (1, 20, 62):
-        count = 0
+# TCAV: a planted concept is found, and random concepts are not
 
-        def stop(part, steps=steps):
-            nonlocal count
-            count += part.map is not None
-            return count < steps
 
-        found = find_concepts(net, images, "features", 4, "nmf", progress=stop)
-        assert found.steps == steps and not found.finished and 0 <= found.error <= 1
-        resumed = find_concepts(net, images, "features", 4, "nmf", resume=found)
-        whole = find_concepts(net, images, "features", 4, "nmf")
-        assert torch.allclose(resumed.dictionary.directions, whole.dictionary.directions)
+PART = 4
+
+
+def result(concept: int | None, seed: int, images: int = 20, **options):
+    given = {
+        "concept_images": planted_images(images, seed, always=concept)[0],
+        "random_images": planted_images(400, 5)[0],
+        "layer": "features",
+    }
+    return tcav(planted_network(), planted_images(30, 7, always=PART)[0], PART, **{**given, **options})
+
+
+def test_a_planted_concept_is_found():
+    found = result(PART, 6)
+    assert found.is_significant and found.score == 1 and found.sensitivity > 0 and found.accuracy > 0.6
+    assert result(PART, 6, comparisons=10).p_value == pytest.approx(10 * found.p_value)
+    assert "random" in repr(found)
+
+
+def test_random_concepts_are_not_found():
+    """At most 5% of them, whether they are refused or not significant."""
+    wrong = 0
+    for seed in range(20):
+        try:
+            wrong += result(None, 100 + seed).is_significant
+        except BadOption:
+            continue
+    assert wrong <= 1
+
+
+def test_the_sensitivity_is_a_derivative():
+    """Oracle: central differences along the difference of mean features, added to all cells of the layer."""
+    net, images = curved(), random_images(3)
+    shift = torch.tensor([0.3, -0.2, 0.4], dtype=torch.float64)[:, None, None]
+    concept, others = random_images(8, seed=1) + shift, random_images(48, seed=2)
+    with nothing_left(net, images):
+        found = tcav(net, images, 2, concept_images=concept, random_images=others, layer="act1")
+    before, after = net[:2], net[2:]
+
+    def pooled(x):
+        return before(x).mean((2, 3))
+
+    with torch.no_grad():
+        vector = pooled(concept).mean(0) - pooled(others).mean(0)
+        step = 1e-5 * vector[:, None, None]
+        change = (after(before(images) + step) - after(before(images) - step))[:, 2] / 2e-5
+    assert torch.allclose(found.sensitivities, change, atol=1e-8)
+    assert found.score == float((change > 0).double().mean())
+    assert torch.allclose(found.direction.vector, vector / vector.norm())
+    assert saliency(net, images, 2, through=found.direction).shape == images.shape
+
+
+def test_wrong_input_is_refused():
+    net, images = curved(), random_images(3)
+    others = random_images(48, seed=2)
+    for concept, random in ((images[:1], others), (images, others[:9]), (images, [others])):
+        with pytest.raises(BadOption):
+            tcav(net, images, 2, concept_images=concept, random_images=random, layer="act1")
+    with pytest.raises(BadOption, match="separated"):
+        tcav(net, images, 2, concept_images=others[:8], random_images=others[8:], layer="act1")
+    dead = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 2)).double()
+    nn.init.zeros_(dead[3].weight)
+    with pytest.raises(explainers.BadTarget):
+        tcav(dead, images, 1, concept_images=images + 1, random_images=others, layer="0")

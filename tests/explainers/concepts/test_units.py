@@ -1,12 +1,15 @@
-"""The index of units compared with a search over all cells of all images, in float64."""
+"""The index of units compared with a search over all cells of all images, in float64, and their names."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import BadImages, BadOption, LayerNotFound, NoSpatialOutput, WrongType, list_layers
+from explainers import BadImages, BadOption, list_layers
+from explainers.concepts.names import auc_intervals, name_units
 from explainers.concepts.units import UnitIndex, index_units
 from explainers.methods.features import channel_contributions, channel_effects, feature_maps
 from tests.support.deciding_nets import AutoCrop
@@ -179,30 +182,6 @@ def test_networks_that_view_and_overwrite_their_images(dtype):
     assert torch.allclose(units.top.values, peaks.T.sort(dim=1, descending=True)[0], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"images": []}, BadImages, "no image"),
-        ({"images": "photos"}, WrongType, "tensor"),
-        ({"images": [[1, 2]]}, WrongType, "batch"),
-        ({"images": torch.zeros(2, 3, 12)}, BadImages, "shape"),
-        ({"images": [torch.zeros(1, 3, 8, 8).double(), torch.zeros(1, 3, 9, 8).double()]}, BadImages, "one size"),
-        ({"images": [(torch.zeros(2, 3, 8, 8).double(), [1])]}, BadImages, "positions"),
-        ({"layers": []}, WrongType, "layers"),
-        ({"layers": "relu9"}, LayerNotFound, "relu2"),
-        ({"layers": "head"}, NoSpatialOutput, "head"),
-        ({"top": 0}, BadOption, "top=0"),
-        ({"effects": "cat"}, BadOption, "cat"),
-        ({"effects": [1, 2]}, BadOption, "effects"),
-        ({"tops": 3}, BadOption, "tops"),
-    ],
-)
-def test_wrong_uses_are_refused(change, error, message):
-    given = {"images": torch.zeros(2, 3, 8, 8).double(), "layers": "relu2"} | change
-    with pytest.raises(error, match=message):
-        index_units(plain(), **given)
-
-
 def test_indices_of_other_layers_or_the_same_images_are_not_merged():
     net, images = plain(), images_of(plain(), 4)
     one = index_units(net, images[:2], "relu2")
@@ -213,3 +192,65 @@ def test_indices_of_other_layers_or_the_same_images_are_not_merged():
         one | index_units(net, images[2:], "relu2")
     with pytest.raises(BadOption, match="with effects"):
         one | index_units(net, [(images[2:], [2, 3])], "relu2", effects=1)
+
+
+# Names of units
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("step", [0.0, 0.5, 3.0])
+def test_the_auc_and_its_interval_are_those_of_all_pairs(step):
+    """With `step`, values are rounded, so that many are equal."""
+    values, has = draw(41), draw(3, 41, seed=1) > 0.3
+    values[has[0]] += 1
+    values = (values / step).round() * step if step else values
+    found = auc_intervals(values, has)
+    for name in range(3):
+        ones, zeros = values[has[name]], values[~has[name]]
+        wins = (ones[:, None] > zeros).double() + 0.5 * (ones[:, None] == zeros).double()
+        auc, of_ones, of_zeros = float(wins.mean()), wins.mean(1), wins.mean(0)
+        deviation = math.sqrt(float(of_ones.var()) / len(ones) + float(of_zeros.var()) / len(zeros))
+        assert float(found[0][name]) == pytest.approx(auc, abs=1e-12)
+        assert float(found[1][name]) == pytest.approx(max(0, auc - 1.959964 * deviation), abs=1e-9)
+        assert float(found[2][name]) == pytest.approx(min(1, auc + 1.959964 * deviation), abs=1e-9)
+
+
+def test_planted_concepts_are_named_and_others_are_not():
+    labels = [["cat", "animal"], ["dog", "animal"], ["car"], ["cup"]] * 40
+    cat, animal = (torch.tensor([name in each for each in labels]).double() for name in ("cat", "animal"))
+    activations = 0.5 * draw(160, 4)
+    activations[:, 0] += 3 * cat
+    activations[:, 1] += 3 * animal
+    activations[:, 2] += 0.3 * cat  # too weak
+    names = name_units(activations, labels)
+    assert [each and each.name for each in names] == ["cat", "animal", None, None]
+    assert (names[0].count, names[0].others) == (20, 60)
+    assert 0.85 <= names[0].low <= names[0].auc <= names[0].high <= 1 and f"{names[0].auc:.2f}" in str(names[0])
+    weak = name_units(activations, labels, least=0.5)[2]
+    assert weak is None or weak.auc < 0.85
+
+
+def test_the_number_is_from_images_that_did_not_propose_the_name():
+    """A unit responds to another label in each part: the first proposes, the second only gives the number."""
+    labels, held_out = ["cat", "dog", "car", "cup"] * 50, torch.arange(200) >= 100
+    activations = draw(200, 1)
+    activations[:100, 0] += torch.tensor([5.0 * (label == "cup") for label in labels[:100]])
+    activations[100:, 0] += torch.tensor([20.0 * (label == "cat") for label in labels[100:]])
+    for test, name in ((held_out, "cup"), (~held_out, "cat")):
+        assert name_units(activations, labels, held_out=test) == [None]
+        found = name_units(activations, labels, held_out=test, least=0.0)[0]
+        assert found.name == name and found.auc < 0.7
+
+
+def test_images_without_a_known_label_are_not_used():
+    labels = ["cat", "dog"] * 30
+    activations = torch.tensor([[float(label == "cat")] for label in labels]) + 0.01 * draw(60, 1)
+    named = name_units(activations, labels)[0]
+    unknown = torch.cat([activations, 100 + draw(20, 1)])
+    assert name_units(unknown, [*labels, *[None] * 20])[0] == named
+    assert name_units(activations, [None] * 60) == [None]
+    assert name_units(activations[:8], labels[:8]) == [None]  # too few images for a test
+    assert name_units(torch.zeros(60, 1), labels) == [None]  # a dead unit

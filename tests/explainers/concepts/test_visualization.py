@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from explainers import BadOption, BadTarget, Direction, Transform, feature_maps, feature_visualization, unit
-from explainers.concepts.image_parameters import Pixels, magnitude_of
-from tests.explainers.concepts.planted import parts, planted_images, planted_network
+from explainers import BadOption, Direction, Transform, feature_maps, feature_visualization, unit
+from tests.explainers.concepts.planted import planted_images, planted_network
 from tests.support.nets import residual
 from tests.support.traces import nothing_left
 
@@ -36,15 +35,6 @@ def test_a_unit_that_is_silent_on_noise_gets_an_image():
     assert not found.curve[0].any() and bool((found.activations > 0).all())
     red, green, _ = found.images.mean((2, 3)).T
     assert red[0] > green[0] and green[1] > red[1]
-
-
-@IMAGES
-def test_the_image_of_a_class_is_classified_as_it(image):
-    net = planted_network()
-    found = feature_visualization(net, [2, 7], images=2, image=image, **SIZE)
-    probabilities = net((found.images - 0.5) / 0.5).sigmoid()
-    assert float(probabilities[0, 2]) > 0.9 and float(probabilities[1, 7]) > 0.9
-    assert parts().shape[0] == probabilities.shape[1]
 
 
 @IMAGES
@@ -94,13 +84,6 @@ def test_scores_are_those_of_the_images():
     assert float(found.curve[-1]) > float(found.curve[0])
 
 
-def test_the_magnitude_of_an_image_with_its_phases_is_the_image():
-    images = 0.1 + 0.8 * torch.rand(1, 3, 10, 14, generator=torch.Generator().manual_seed(0))
-    pixels = Pixels((10, 14), 3, False, magnitude_of(images, False))
-    phases = torch.fft.rfft2(images.logit(), norm="ortho").angle()
-    assert torch.allclose(pixels.images(phases), images, atol=1e-5)
-
-
 def test_a_transform_moves_as_far_as_it_says():
     image = torch.zeros(1, 1, 40, 60)
     image[..., 18:22, 28:32] = 1
@@ -116,16 +99,3 @@ def test_a_transform_moves_as_far_as_it_says():
     assert torch.allclose(Transform(0, 0, 0)(image, 0, 1), image, atol=1e-5)
     turned = Transform(0, 90, 0)(image, 0, 1)  # rotated in pixels, not in parts of the sides
     assert abs(float(turned.sum() - image.sum())) < 2
-
-
-def test_wrong_options_are_refused():
-    net = residual()
-    wrong = ({"image": "pixels"}, {"size": (4, 4)}, {"images": 0}, {"steps": 0}, {"std": 0.0}, {"mean": [0.1]},
-             {"diversity": -1}, {"seed": -1}, {"image": "maco", "natural_images": torch.zeros(2, 3, 9, 9)})  # fmt: skip
-    for options in wrong:
-        with pytest.raises(BadOption):
-            feature_visualization(net, 1, **{**SMALL, **options})
-    with pytest.raises(BadTarget):
-        feature_visualization(net, None, **SMALL)
-    with pytest.raises(BadTarget):
-        feature_visualization(net, Direction("layer1", torch.ones(99)), **SMALL)

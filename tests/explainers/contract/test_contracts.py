@@ -7,18 +7,26 @@ modes, precisions, wrappers, seeds, strides and threads. The broken explainers o
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _python_dispatch
+from torch.utils.checkpoint import CheckpointFunction
 
 import explainers
-from explainers import METHODS, check_explainer, explain
+from explainers import METHODS, check_explainer, explain, grad_cam, occlusion, saliency
+from explainers.call.current import eval_view
+from explainers.checks.fixtures import failing
+from explainers.findings import is_recording
 from tests.support.calls import CLASSY, LONG, MAPS, NAMES, STOCHASTIC, call, small
 from tests.support.nets import random_images, residual
-from tests.support.traces import Marker, graphs_alive, tensors_alive
+from tests.support.traces import Marker, graphs_alive, nothing_left, tensors_alive
 
 SAMPLE = {
     (method.family, method.long): name
@@ -92,9 +100,13 @@ def test_p73_values_have_the_precision_of_float64(name: str) -> None:
     rounded = call(name, net, images, [2, 0, 5])
     assert rounded.dtype == torch.float32
     if name not in STOCHASTIC:
-        full = call(name, net.float(), images.float(), [2, 0, 5])
-        cosine = torch.nn.functional.cosine_similarity(rounded.flatten(), full.flatten(), dim=0)
-        assert cosine > 0.97, "only the arithmetic differs: the weights and images are the same"
+        found, full = [rounded], call(name, net.float(), images.float(), [2, 0, 5])
+        for dtype in () if name == "extremal_perturbation" else (torch.bfloat16, torch.float16):
+            with torch.autocast("cpu", dtype):
+                found.append(call(name, net, images.float(), [2, 0, 5]).float())
+        for each in found:
+            cosine = torch.nn.functional.cosine_similarity(each.flatten(), full.flatten(), dim=0)
+            assert cosine > 0.97, "only the arithmetic differs: the weights and images are the same"
 
 
 def test_the_default_dtype_does_not_change_the_result() -> None:
@@ -123,21 +135,17 @@ def test_options_outside_their_range_are_refused_by_name() -> None:
 
 @pytest.mark.sample
 @pytest.mark.parametrize("name", LONG)
-def test_progress_carries_the_map_so_far_and_the_budget_ends_the_call(name: str) -> None:
+def test_progress_carries_the_map_so_far(name: str) -> None:
     seen: list[explainers.Partial] = []
     net, images = residual(), random_images(1)
     result = call(name, net, images, 2, batch_size=2, progress=seen.append)
     assert len(seen) > 1 and seen[-1].fraction == 1 and all(0 < each.done <= each.total for each in seen)
     maps = [each.map for each in seen if each.map is not None]
     assert maps and all(each.shape == maps[-1].shape and not each.requires_grad for each in maps)
+    assert METHODS[name].signed or all(bool((each >= 0).all()) for each in maps), "rectified as the last one"
     if METHODS[name].returns in ("pixels", "features"):
         result = explain(name, net, images, 2, **small(name)).map
     torch.testing.assert_close(maps[-1].flatten().double(), result.flatten().double())
-
-    seen.clear()
-    slow = residual(seconds=0.004)  # 8 ms for each forward pass
-    short = call(name, slow, images, 2, batch_size=1, budget=0.001, progress=seen.append)
-    assert len(seen) <= 2 and seen[-1].fraction < 1 and short.isfinite().all()
 
 
 # State and memory
@@ -183,3 +191,44 @@ def test_p04_gradient_free_methods_build_no_graph() -> None:
     net.pause2 = Watch()
     for name in ("occlusion", "ablation_cam", "channel_effects", "feature_maps"):
         call(name, net, images)
+
+
+# Interrupts
+
+
+CALLS: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "saliency": lambda net, x: saliency(net, x, 1),
+    "grad_cam": lambda net, x: grad_cam(net, x, 1, layer="layer2"),
+    "explain": lambda net, x: explain("grad_cam", net, x, 1),
+    "lrp": lambda net, x: explainers.lrp(net, x, 1),
+    "list_layers": lambda net, x: explainers.list_layers(net, x),
+    "integrated_gradients": lambda net, x: explainers.integrated_gradients(net, x, 1, steps=3),
+    "occlusion in bfloat16": lambda net, x: occlusion(net, x, 1, window=8, stride=8, precision="bf16"),
+}
+
+
+def state_of_calls(net: nn.Module) -> list[object]:
+    """What the library and torch know about calls in progress, besides what `nothing_left` compares."""
+    return [
+        torch._C._len_torch_dispatch_stack(),
+        _python_dispatch._is_in_torch_dispatch_mode,
+        "apply" in vars(CheckpointFunction),
+        eval_view(net) is eval_view(net),  # inside a call
+        is_recording(),
+    ]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_callers_state_after_an_interrupt(name: str) -> None:
+    x, interrupted = random_images(1).float(), 0
+    modes = torch.no_grad, torch.enable_grad, torch.inference_mode
+    for mode, backward, passes in product(modes, (False, True), (0, 1, 2, 4)):
+        net = residual().float()
+        before = state_of_calls(net)
+        with mode(), failing(net, "layer2", KeyboardInterrupt(), passes, backward) as fault:
+            with nothing_left(net, x), suppress(KeyboardInterrupt):
+                CALLS[name](net, x)
+        assert state_of_calls(net) == before, (mode, passes, backward)
+        interrupted += fault.raised
+        torch.testing.assert_close(saliency(net, x, 1), saliency(residual().float(), x, 1))
+    assert interrupted

@@ -1,7 +1,10 @@
-"""Targets for the DETR family, YOLO, segmentation by queries and measured values: by hand from the models' outputs."""
+"""Outputs that are not scores [N, K], and targets for them: by hand from the models' outputs."""
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,7 +13,19 @@ from torch import Tensor, nn
 from torchvision.ops import box_convert, box_iou
 
 import explainers
-from explainers import BadTarget, BoxScores, DetrDetections, MaskScores, Regression, YoloDetections, explain, saliency
+from explainers import (
+    BadTarget,
+    BoxScores,
+    DetrDetections,
+    MaskScores,
+    Regression,
+    YoloDetections,
+    explain,
+    grad_cam,
+    occlusion,
+    saliency,
+)
+from tests.support.nets import Written, settle
 
 IMAGES = torch.rand(2, 3, 64, 48, generator=torch.Generator().manual_seed(0))
 SIZE, WIDE = (64, 48), (64, 96)
@@ -23,20 +38,22 @@ class Named(NamedTuple):
     pred_boxes: Tensor | None = None
 
 
-class Detr(nn.Module):
+def seeded(forward: Any, **modules: nn.Module) -> Any:
+    """A network of convolutions [K, 3, side, side] and linear layers, with the same weights in every test."""
+    return settle(Written(forward, **modules))
+
+
+def detr(boxes: bool = True) -> Any:
     """A box and four scores for each cell, as the DETR family returns them; Segformer returns only the scores."""
 
-    def __init__(self, boxes: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body, self.boxes = nn.Conv2d(3, 8, 16, 16), boxes
-
-    def forward(self, x: Tensor) -> Named:
+    def forward(self: Any, x: Tensor) -> Named:
         cells = self.body(x)
-        if not self.boxes:
+        if not boxes:
             return Named(cells)
         tokens = cells.flatten(2).mT
         return Named(3 * tokens[..., :4], (tokens[..., 4:] + torch.tensor([0.0, 0, -1, -1])).sigmoid())
+
+    return seeded(forward, body=nn.Conv2d(3, 8, 16, 16))
 
 
 def corners(boxes: Tensor) -> Tensor:
@@ -52,7 +69,7 @@ def best_by_hand(box: Tensor, label: int, boxes: Tensor, scores: Tensor, least: 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_an_object_of_a_detr_by_hand(activation: str) -> None:
-    net = Detr().eval()
+    net = detr()
     images = torch.nn.functional.pad(IMAGES, (0, 48))
     leaf = images.clone().requires_grad_()
     output = net(leaf)
@@ -144,19 +161,13 @@ class Queries(NamedTuple):
     masks_queries_logits: Tensor
 
 
-class Mask2Former(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.classes, self.masks = nn.Linear(3, 5 * 4), nn.Conv2d(3, 5, 8, 8)
-
-    def forward(self, x: Tensor) -> Queries:
-        return Queries(self.classes(x.mean((2, 3))).unflatten(1, (5, 4)), self.masks(x))
+def mask2former(self: Any, x: Tensor) -> Queries:
+    return Queries(self.classes(x.mean((2, 3))).unflatten(1, (5, 4)), self.masks(x))
 
 
 def test_masks_of_queries_and_of_segformer_by_hand() -> None:
     leaf = IMAGES.clone().requires_grad_()
-    net: Any = Mask2Former().eval()
+    net = seeded(mask2former, classes=nn.Linear(3, 5 * 4), masks=nn.Conv2d(3, 5, 8, 8))
     classes, masks = net(leaf)
     maps = torch.einsum("nq,nqhw->nhw", classes.softmax(-1)[..., 1], masks.sigmoid())
     mask, small = torch.zeros(8, 6), torch.zeros(4, 3)
@@ -169,7 +180,7 @@ def test_masks_of_queries_and_of_segformer_by_hand() -> None:
     ):
         with pytest.raises(BadTarget, match=words):
             saliency(net, IMAGES, target)
-    net = Detr(boxes=False).eval()
+    net = detr(boxes=False)
     (expected,) = torch.autograd.grad((net(leaf).logits[:, 2] * small).sum() / small.sum(), leaf)
     torch.testing.assert_close(saliency(net, IMAGES, MaskScores(small, 2)), expected, rtol=1e-3, atol=1e-6)
 
@@ -179,26 +190,17 @@ class Depth(NamedTuple):
     features: Tensor
 
 
-class Measures(nn.Module):
-    """Depth [N, H, W], key points [N, 4, 2] or counts [N, 3]."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.kind, self.body = kind, nn.Conv2d(3, 8, 8, 8)
-
-    def forward(self, x: Tensor) -> Any:
-        maps = self.body(x)
-        if self.kind == "depth":
-            return Depth(maps[:, 0], maps)
-        points = maps.mean((2, 3))
-        return points.unflatten(1, (4, 2)) if self.kind == "pose" else points[:, :3].exp()
-
-
 def test_measured_values_by_hand() -> None:
     leaf = IMAGES.clone().requires_grad_()
     masks = torch.rand(2, 8, 6)
-    depth, pose, counts = (Measures(kind).eval() for kind in ("depth", "pose", "counts"))
+    depth, pose, counts = (
+        seeded(forward, body=nn.Conv2d(3, 8, 8, 8))
+        for forward in (
+            lambda self, x: Depth(self.body(x)[:, 0], self.body(x)),
+            lambda self, x: self.body(x).mean((2, 3)).unflatten(1, (4, 2)),
+            lambda self, x: self.body(x).mean((2, 3))[:, :3].exp(),
+        )
+    )
     for net, target, score in (
         (depth, Regression("predicted_depth", unit="m"), lambda o: o.predicted_depth.mean((1, 2))),
         (depth, Regression("predicted_depth", mask=masks[0]), lambda o: (o[0] * masks[0]).sum((1, 2)) / masks[0].sum()),
@@ -224,3 +226,133 @@ def test_measured_values_by_hand() -> None:
             saliency(net, IMAGES, target)
     described = explain("saliency", depth, IMAGES, Regression("predicted_depth", unit="m")).target
     assert described == "Regression('predicted_depth', unit='m')"
+
+
+# Outputs that are not scores [N, K]: the refusal names a target function, and that function works
+
+
+Pair = namedtuple("Pair", "classes features")
+
+
+@dataclass
+class Found:
+    """A custom output class of a network."""
+
+    features: Tensor
+    count: int = 3
+
+
+class Tower(nn.Module):
+    """A convolution, followed by `make` of its maps [N, 6, h, w]."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, 2, 1)
+        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 5)
+        self.make = make
+
+    def forward(self, x):
+        return self.make(self, self.conv(x))
+
+    def tokens(self, maps):
+        return self.norm(maps.flatten(2).transpose(1, 2))
+
+    def scores(self, maps):
+        return self.head(maps.mean((2, 3)))
+
+
+def tower(make) -> Tower:
+    torch.manual_seed(0)
+    return Tower(make).eval()
+
+
+def bare() -> Tower:
+    return tower(lambda net, maps: net.scores(maps))
+
+
+def detections(maps: Tensor) -> list[dict[str, Tensor]]:
+    boxes, labels = torch.rand(4, 4), torch.ones(4).long()
+    return [{"boxes": boxes, "labels": labels, "scores": one.flatten()[:4].sigmoid()} for one in maps]
+
+
+WIDE_IMAGES = torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(1))
+OUTPUTS = {
+    "features": lambda net, maps: maps,
+    "deep features": lambda net, maps: maps.repeat(1, 40, 1, 1),
+    "tokens": lambda net, maps: net.tokens(maps),
+    "pyramid": lambda net, maps: [maps, maps[:, :, ::2, ::2]],
+    "scores and aux": lambda net, maps: (net.scores(maps), maps),
+    "aux first": lambda net, maps: (maps, net.scores(maps)),
+    "segmentation": lambda net, maps: OrderedDict(out=maps, aux=maps[:, :, ::2]),
+    "maps as logits": lambda net, maps: {"logits": maps},
+    "detections": lambda net, maps: detections(maps),
+    "one number": lambda net, maps: maps.mean((1, 2, 3)),
+    "one cell": lambda net, maps: maps.mean((2, 3), keepdim=True),
+    "named tuple": lambda net, maps: Pair(net.scores(maps), maps),
+    "dataclass": lambda net, maps: Found(maps),
+    "nested": lambda net, maps: {"a": [{"b": (maps, net.tokens(maps))}]},
+    "clips": lambda net, maps: maps[:, None],
+    "queries": lambda net, maps: {"pred_logits": net.tokens(maps), "pred_boxes": net.tokens(maps)[..., :4]},
+    "loss and embedding": lambda net, maps: {"loss": maps.mean(), "image_embeds": maps.mean((2, 3))},
+}
+
+
+def named_function(message: str):
+    """The target function in a refusal, which ends with it."""
+    code = re.fullmatch(r".*(lambda output: .*)\.", message)
+    assert code, message
+    return eval(code[1], {"torch": torch})
+
+
+@pytest.mark.parametrize("make", OUTPUTS.values(), ids=OUTPUTS)
+def test_the_function_in_the_refusal_works(make):
+    net = tower(make)
+    for count in (1, 2):
+        with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
+            saliency(net, WIDE_IMAGES[:count], 1)
+        with pytest.raises(BadTarget):
+            occlusion(net, WIDE_IMAGES[:count], 1)
+        result = saliency(net, WIDE_IMAGES[:count], named_function(str(refused.value)))
+        assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
+
+
+def test_an_output_without_numbers_is_refused_with_a_message():
+    for make in (lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()):
+        with pytest.raises(BadTarget, match="forward="):
+            saliency(tower(make), WIDE_IMAGES, 1)
+
+
+def test_logits_in_a_dict_or_as_an_attribute_are_scores():
+    """As Hugging Face's classifiers return them: classes, scores and findings are those of the bare logits."""
+    named = namedtuple("Output", "logits")
+    for wrap in (named, lambda scores: {"logits": scores}):
+        inside = tower(lambda net, maps, wrap=wrap: wrap(net.scores(maps)))
+        a, b = (explain("grad_cam", net, WIDE_IMAGES, layer="conv") for net in (inside, bare()))
+        torch.testing.assert_close(a.map, b.map)
+        torch.testing.assert_close(a.scores, b.scores)
+        assert a.target == b.target
+        torch.testing.assert_close(
+            occlusion(inside, WIDE_IMAGES, 2, window=5), occlusion(bare(), WIDE_IMAGES, 2, window=5)
+        )
+
+
+def test_outputs_of_transformers():
+    """Its output classes are dicts with attributes, some of whose entries are None."""
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+
+    def refusal(net: nn.Module) -> str:
+        with pytest.raises(BadTarget) as refused:
+            saliency(net, WIDE_IMAGES, 1)
+        assert "['" not in str(refused.value), "their entries are attributes"
+        return str(refused.value)
+
+    for make in (
+        lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
+        lambda net, maps: outputs.BaseModelOutput(net.tokens(maps), hidden_states=(maps, net.tokens(maps))),
+    ):
+        assert saliency(tower(make), WIDE_IMAGES, named_function(refusal(tower(make)))).any()
+    pooled = tower(lambda net, maps: outputs.BaseModelOutputWithPooling(net.tokens(maps), net.tokens(maps)[:, 0]))
+    assert "lambda output: output.last_hidden_state.mean" in refusal(pooled)  # of every patch
+    assert grad_cam(pooled, WIDE_IMAGES, named_function(refusal(pooled)), layer="norm#0", relu=False).all()
+    classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
+    torch.testing.assert_close(saliency(classifier, WIDE_IMAGES), saliency(bare(), WIDE_IMAGES))

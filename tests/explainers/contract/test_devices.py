@@ -7,7 +7,6 @@ networks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -17,13 +16,13 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import METHODS, METRICS, Contrast, Logit, Probability, Regression, Sum, unit
+from tests.explainers.hooks.test_blocks import BLOCKS, recorded
 from tests.explainers.metrics.test_metrics_contracts import SMALL as SMALL_METRICS
 from tests.support.calls import NAMES, small
 from tests.support.dense_nets import Detection, Segmentation
-from tests.support.nets import random_images, residual
+from tests.support.nets import Written, random_images, residual
 from tests.support.pretended_device import WITH_FLOAT64, WITHOUT_FLOAT64, PretendedTensor, pretended_devices
 from tests.support.token_nets import vit
-from tests.support.two_encoders import TwoEncoders, tokenize
 
 Case = tuple[nn.Module, Tensor, Any]
 Make = Callable[[], Case]
@@ -181,6 +180,31 @@ def _fused(network: nn.Module, images: Tensor, target: Any) -> Any:
     return explainers.fuse(explainers.sweep("grad_cam_pp", network, images, target), size=tuple(images.shape[-2:]))
 
 
+def _intervened(network: nn.Module, images: Tensor, target: Any) -> Any:
+    values = "mean", explainers.Scale(2), explainers.AddNoise(0.5), explainers.Swap(images.flip(0))
+    return [explainers.intervene(network, images, "layer2", channels=[0, 2], value=value).after for value in values]
+
+
+def _compared(network: nn.Module, images: Tensor, target: Any) -> Any:
+    other = Written(lambda self, x: self.net(x.flip(-1)), net=network)
+    found = explainers.compare_models(network, other, images)
+    return [torch.as_tensor(each).cpu() for each in (found.changed, found.similarity, found.map_correlations)]
+
+
+def _erased(network: nn.Module, images: Tensor, target: Any) -> Any:
+    found = explainers.smallest_region(network, images, "saliency", goal="change")
+    return [found.mask.float(), found.fraction]
+
+
+def _traced(network: nn.Module, images: Tensor, target: Any) -> Any:
+    tokens, x = (each.to(images.device) for each in transformer()[:2])
+    found = (
+        explainers.trace_value(network, images[:1], "layer1", channel=2, cell=(3, 3)),
+        explainers.trace_attention(tokens, x[:1], "encoder.layers.encoder_layer_1", head=1, query=2, key=3),
+    )
+    return [torch.tensor([each.value, each.computed, *(step.after for step in each.steps)]) for each in found]
+
+
 CALLS: dict[str, Callable[[nn.Module, Tensor, Any], Any]] = {
     "explain": lambda *call: explainers.explain("grad_cam_pp", *call),
     "evaluate": _evaluate,
@@ -190,26 +214,19 @@ CALLS: dict[str, Callable[[nn.Module, Tensor, Any], Any]] = {
     "sweep": _fused,
     "feature_factors": lambda *call: explainers.feature_factors(*call, components=2),
     "full_gradients": explainers.full_gradients,
+    "intervene": _intervened,
+    "patch_effects": lambda network, images, target: explainers.patch_effects(network, images, images.flip(0), target),
+    "compare_models": _compared,
+    "smallest_region": _erased,
+    "trace": _traced,
 }
-
-
-@pytest.mark.parametrize("device", [WITH_FLOAT64, WITHOUT_FLOAT64], ids=str)
-def test_embeddings_of_sentences_and_their_maps_are_those_of_the_cpu(device: torch.device) -> None:
-    def make() -> Case:
-        return TwoEncoders().eval(), torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)), None
-
-    def compute(network: Any, images: Tensor, _: Any) -> Any:
-        sentences = explainers.text_embedding(network, tokenize(["a dog", "a red car"]).to(images.device))
-        target = explainers.Similarity(sentences[0], against=sentences[1])
-        methods = (explainers.saliency, explainers.grad_cam, explainers.score_cam)
-        return [sentences, *(method(network, images, target, forward=network.encode_image) for method in methods)]
-
-    check(make, compute, device)
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_gives_the_result_of_the_cpu(call: str) -> None:
-    found = check(convolutions, CALLS[call], tables=call == "randomization_test")
+    tables = call in ("randomization_test", "compare_models", "trace")
+    check(convolutions, CALLS[call], WITH_FLOAT64, tables)
+    found = check(convolutions, CALLS[call], tables=tables)
     if call == "explain":
         expected = CALLS[call](*convolutions())
         assert found.statistics == expected.statistics and found.findings == expected.findings
@@ -227,30 +244,15 @@ def test_layers_fields_regions_and_overlays_are_those_of_the_cpu() -> None:
         assert compute(*placed(convolutions, WITHOUT_FLOAT64)) == expected
 
 
-EDITS: dict[str, Callable[[nn.Module], AbstractContextManager[Any]]] = {
-    "clip": lambda network: explainers.clip_gradients(network, norm=0.1),
-    "clip_values": lambda network: explainers.clip_gradients(network, value=0.1),
-    "noise": lambda network: explainers.add_gradient_noise(network, std=0.1),
-    "scale": lambda network: explainers.scale_gradients(network, {"fc.*": 0.1}),
-    "freeze": lambda network: explainers.freeze(network, "conv1.*"),
-    "record": lambda network: explainers.record_gradients(network, histograms=4, activations=["layer1"]),
-    "capture": lambda network: explainers.capture(network, "layer1", gradients=True),
-    "edit": lambda network: explainers.edit_outputs(network, {"layer1": lambda output: 2 * output}),
-}
-
-
 @pytest.mark.parametrize("device", [WITH_FLOAT64, WITHOUT_FLOAT64], ids=str)
-@pytest.mark.parametrize("edit", EDITS)
-def test_hooks_in_training_act_as_on_the_cpu(edit: str, device: torch.device) -> None:
+@pytest.mark.parametrize("block", BLOCKS)
+def test_hooks_in_training_act_as_on_the_cpu(block: str, device: torch.device) -> None:
     def compute(network: nn.Module, images: Tensor, _: Any) -> Any:
-        with EDITS[edit](network.train()) as found:
+        with BLOCKS[block](network.train()) as found:
             network(images).square().sum().backward()
-        if edit == "record":
-            return [torch.tensor([*row.statistics.values(), *row.histogram]) for row in found.rows]
-        recorded = [found.outputs["layer1"], found.gradients["layer1"]] if edit == "capture" else []
-        return [*recorded, *(parameter.grad for parameter in network.parameters())]
+        return [*recorded(found), *(parameter.grad for parameter in network.parameters() if parameter.requires_grad)]
 
-    check(convolutions, compute, device, tables=edit == "record")
+    check(convolutions, compute, device, tables=block == "record activations")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])

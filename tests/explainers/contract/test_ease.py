@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torch import nn
+from torch import Tensor, nn
+from typing_extensions import Unpack
 
 import explainers
-from explainers import METHODS, METRICS, ExplainerError, evaluate, explain, grad_cam, saliency
+from explainers import METHODS, BadOption, evaluate, explain, grad_cam, saliency
+from explainers.keywords import DEFAULTS, Cost, signature_of
 from explainers.metrics.metric import find_metric
 from explainers.registry import find
 from tests.support.nets import Twice, curved, random_images, residual, settle
@@ -37,7 +39,7 @@ def test_every_method_and_metric_is_found_by_its_title_and_by_no_other() -> None
         written |= dict.fromkeys((method.title, name.upper(), name.replace("_", "-"), name.replace("_", "")), name)
     for each, name in written.items():
         assert find(each) is METHODS[name], each
-    for name, metric in METRICS.items():
+    for name, metric in explainers.METRICS.items():
         for each in (metric.title, name.upper(), name.replace("_", "-")):
             assert find_metric(each).name == name, each
 
@@ -69,19 +71,6 @@ def test_arrays_and_numbers_of_numpy_are_classes_cells_and_channels() -> None:
     some = saliency(net, x, 1, through=("conv2", [1, 2]))
     for channels in (np.array([1, 2]), torch.tensor([1, 2]), range(1, 3)):
         torch.testing.assert_close(saliency(net, x, 1, through=("conv2", channels)), some)
-
-
-def test_overlay_accepts_pixels_if_their_format_is_clear() -> None:
-    image = Image.effect_noise((16, 12), 90).convert("RGB")
-    array, heat = np.asarray(image), torch.rand(3, 4)
-    expected = explainers.overlay(image, heat).tobytes()
-    planes = torch.from_numpy(array.copy()).permute(2, 0, 1)
-    for given in (array, planes, array / 255, planes.float() / 255, planes.double() / 255):
-        assert explainers.overlay(given, heat).tobytes() == expected
-    grey = Image.effect_noise((16, 12), 90)
-    assert explainers.overlay(np.asarray(grey), heat).tobytes() == explainers.overlay(grey, heat).tobytes()
-    e = explain("grad_cam", curved(), random_images(), 1, layer="conv2")
-    assert len(e.overlay(planes.expand(3, -1, -1, -1))) == 3
 
 
 def test_a_list_of_one_layer_is_a_layer_and_one_does_not_need_a_list() -> None:
@@ -159,7 +148,8 @@ def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
 # Refusals
 
 
-STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object()]
+LARGE = torch.rand(40, 40)
+STRANGE = [None, "x", -1, 1.5, float("nan"), [], {}, object(), (LARGE,), (small(),)]
 GIVEN: dict[str, Any] = dict.fromkeys(("model", "model_a", "model_b"), small())
 GIVEN |= {"images": IMAGES, "image": IMAGES[:1], "others": IMAGES.flip(0), "method": "saliency", "layer": "2"}
 GIVEN |= {"maps": torch.rand(2, 16, 16), "map": torch.rand(4, 4), "features": torch.rand(3, 4, 4)}
@@ -189,7 +179,7 @@ CHEAP = {"samples": 2, "steps": 2, "budget": 0.05, "batch_size": 4, "channels": 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - RESULTS - NOT_TRIED))
 def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
-    """Each argument in turn gets strange values; what is refused is refused with a message of the library."""
+    """Each argument in turn gets strange values; what is refused is refused with a short message of the library."""
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     is_slow = name in METHODS or name == "feature_visualization"
     usual = {k: v for k, v in CHEAP.items() if is_slow and k in parameters}
@@ -204,9 +194,71 @@ def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
                 result = FUNCTIONS[name](**(usual | {argument: value}))
                 with result if hasattr(result, "__enter__") else nullcontext():
                     pass
-            except (ExplainerError, ImportError) as error:
+            except (explainers.ExplainerError, ImportError) as error:
                 assert isinstance(error, TypeError) or not isinstance(error, explainers.WrongType)
+                text = str(error)
+                assert "\n" not in text and len(text) < 600, text
+                assert not any(part in text for part in ("(0): ", "tensor([", "array([", "[[")), text
             except Exception as error:
                 if "required positional argument" not in str(error):
                     wrong.append(f"{argument}={value!r:.40}: {type(error).__name__}: {str(error)[:80]}")
     assert not wrong, "\n".join(wrong)
+
+
+# Keywords that methods share, also in methods of your own
+
+
+class Own(Cost, total=False):
+    """Shared keywords and one more."""
+
+    strength: float | None
+
+
+def unregistered(
+    model: nn.Module, images: Tensor, target: Any = None, *, steps: int = 4, **cost: Unpack[Cost]
+) -> Tensor:
+    """Integrated gradients, with the shared keywords passed on."""
+    return explainers.integrated_gradients(model, images, target, steps=steps, **cost)
+
+
+@pytest.fixture
+def registered() -> Iterator[Any]:
+    yield explainers.registry.method(family="gradient", returns="pixels", title="Own", paper="none")(unregistered)
+    del METHODS["unregistered"], unregistered.__signature__  # type: ignore[attr-defined]
+
+
+def test_a_class_of_your_own_may_add_keywords() -> None:
+    def own(model: nn.Module, **options: Unpack[Own]) -> None: ...
+
+    # Defined in a function, so its annotation can only be read if it is not a string.
+    own.__annotations__["options"] = Unpack[Own]
+    parameters = signature_of(own).parameters
+    assert list(parameters) == ["model", "strength", *DEFAULTS] and parameters["strength"].default is None
+
+
+def test_an_own_method_may_declare_them(registered: Any) -> None:
+    net, images, chosen = residual(), random_images(), METHODS["unregistered"]
+    assert chosen.long and list(chosen.options) == ["precision"]
+    assert chosen.options["precision"].choices == ("float32", "bf16")
+    assert list(chosen.parameters)[3:] == ["steps", *DEFAULTS]
+    expected = explainers.integrated_gradients(net, images, 1, steps=4, batch_size=3)  # of equal rounding
+    assert torch.equal(registered(net, images, 1, forward=lambda x: net(x), batch_size=3), expected)
+    assert explain("unregistered", net, images, 1, budget=60).total == 4
+    with pytest.raises(BadOption, match=r"Did you mean 'batch_size'\? .*batch_size, precision, progress, budget, "):
+        registered(net, images, internal_batch_size=3)
+    with pytest.raises(BadOption, match="'fast' is not valid"):
+        registered(net, images, precision="fast")
+
+
+def test_checks_and_smoothing_find_them_in_a_function() -> None:
+    report = explainers.check_explainer(unregistered)
+    assert report, report
+    skipped = [
+        each.name for each in report.checks if each.passed is None and each.name in ("progress_and_stop", "batch_size")
+    ]
+    assert not skipped
+    seen: list[explainers.Partial] = []
+    explainers.smooth(unregistered, sigma=0.1, samples=2)(
+        residual(), random_images(1), 1, progress=seen.append, batch_size=1
+    )
+    assert any(0 < partial.fraction < 0.5 for partial in seen), "progress within a sample"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import explainers
-from explainers import Explanation, LogProbability, Probability, evaluate, explain
+from explainers import Explanation, Facts, LogProbability, Probability, evaluate, explain
 from explainers.errors import BadOption, BadTarget
 from explainers.probabilities import declared
 from tests.support.nets import plain, random_images
@@ -105,7 +104,8 @@ def test_explanations_metrics_and_targets_use_the_probability_that_the_network_m
     build, score, expect = CASES[case]
     model, expected = build(), expect()
     found = explain("saliency", model, IMAGES, 0, compare=False)
-    assert found.score == score and not codes(found) & {"unclear_scores", "probability_scores"}
+    assert found.score == score == explainers.detect_score(model, IMAGES)
+    assert not codes(found) & {"unclear_scores", "probability_scores"}
     assert found.probabilities is not None
     torch.testing.assert_close(found.probabilities, expected)
     assert [row["probability"] for row in found.statistics] == pytest.approx(expected[:, 0].tolist())
@@ -137,6 +137,8 @@ def test_the_caller_decides(score: str, tmp_path: Path) -> None:
     found = explain("saliency", model, IMAGES, 1, score=score, compare=False)
     expected = {"softmax": softmax(), "sigmoid": sigmoid(), "logit": y}[score]
     assert found.score == score and declared() is None
+    with explainers.declared_score(score):
+        assert explainers.detect_score(model, IMAGES) == score
     found.save(str(tmp_path / "one.npz"))
     assert Explanation.load(str(tmp_path / "one.npz")).score == score
     known = None if score == "logit" else pytest.approx(float(expected[1, 1]))
@@ -190,13 +192,6 @@ def test_rows_that_sum_to_one_prove_it_where_operations_do_not() -> None:
         assert seen(Then(function)) == UNCLEAR, "a sigmoid by hand, and one with another range, no probability"
 
 
-def test_traced_networks_have_only_values() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        softmax, sigmoid = (torch.jit.trace(of(end).eval(), IMAGES) for end in (nn.Softmax(1), nn.Sigmoid()))
-    assert (seen(softmax), seen(sigmoid)) == (PROVEN, UNCLEAR)
-
-
 # Wrong uses and findings
 
 
@@ -209,6 +204,9 @@ def test_a_score_that_does_not_fit_is_refused() -> None:
         (lambda: explain("saliency", plain(classes=1), IMAGES, score="softmax"), BadOption, "Give 'sigmoid'"),
         (lambda: explain("saliency", model, IMAGES, Probability(1), score="logit"), BadTarget, r"Give Logit\(class\)"),
         (lambda: Probability(1, score="logit"), BadTarget, r"Give Logit\(class\)"),
+        (lambda: explainers.check_score("identity", {"logits": torch.tensor([[3.0, -1.0]])}), BadOption, "probabil"),
+        (lambda: explainers.check_score("identity", {"boxes": torch.rand(1, 4)}), BadTarget, ""),
+        (lambda: explainers.check_score("sofmax"), BadOption, "Did you mean 'softmax'"),
     ]
     for call, error, words in calls:
         with pytest.raises(error, match=words):
@@ -235,10 +233,98 @@ def test_regression_has_no_unlikely_class() -> None:
     assert explain("saliency", Configured("regression"), IMAGES, 0, compare=False).score == "logit"
 
 
-def test_targets_show_a_score_that_is_not_the_default() -> None:
-    assert repr(Probability(3)) == "Probability(classes=3)"
-    assert repr(Probability(3, "sigmoid")) == "Probability(classes=3, score='sigmoid')"
-    assert copy.deepcopy(Probability(3, "sigmoid")) == Probability(3, "sigmoid") != Probability(3)
-    y = logits()
-    torch.testing.assert_close(Probability([1, 2], "sigmoid").rows([1])(y[1:]), y[1:, 2].sigmoid())
-    assert float(Probability(0)(logits(BINARY))[0]) == pytest.approx(float(logits(BINARY)[0].sigmoid()))
+# Functions for tools that are built on the library, such as the page
+
+
+class Crops(nn.Module):
+    """A network that crops and flips its input, so that its cells do not cover it evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU6(), nn.Conv2d(4, 6, 3, 2), nn.ReLU6())
+        self.fc = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.fc(self.features(x[..., 4:-4, 6:].flip(-1)).mean((2, 3)))
+
+
+@pytest.fixture
+def net() -> Crops:
+    torch.manual_seed(0)
+    return Crops().eval()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 3, 40, 40, generator=torch.Generator().manual_seed(1))
+
+
+def test_contributions_are_sums_of_activation_times_gradient(net: Crops, images: Tensor) -> None:
+    """Oracle: autograd by hand. Their sum is that of HiResCAM without its ReLU, and images do not affect each other."""
+    found = explainers.channel_contributions(net, images, [3, 1], layer="features.1")
+
+    cropped = images[..., 4:-4, 6:].flip(-1)
+    activations = net.features[1](net.features[0](cropped)).detach().requires_grad_()
+    scores = net.fc(net.features[2:](activations).mean((2, 3)))
+    (gradients,) = torch.autograd.grad(scores[[0, 1], [3, 1]].sum(), activations)
+    torch.testing.assert_close(found, (activations * gradients).sum((2, 3)).double(), check_dtype=True)
+    total = explainers.hires_cam(net, images, [3, 1], layer="features.1", relu=False).sum((1, 2))
+    torch.testing.assert_close(found.sum(1).float(), total)
+    single = explainers.channel_contributions(net, images[1:], 1, layer="features.1")
+    torch.testing.assert_close(single, found[1:])
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_a_cut_off_cell_has_a_gradient_before_its_activation(net: Crops, images: Tensor) -> None:
+    """Weights times 100 take most cells of the ReLU6 over 6, where its gradient is 0."""
+    net.features[0].weight.data.mul_(100)
+    before = net.features[0](images[:1, :, 4:-4, 6:].flip(-1))[0].detach()
+    channel, row, column = (int(k) for k in (before == before.max()).nonzero()[0])
+    target = explainers.BeforeActivation("features.1", channel, (row, column))
+
+    assert not explainers.saliency(net, images[:1], explainers.unit("features.1", channel, (row, column))).any()
+    assert explainers.saliency(net, images[:1], target).any()
+    value = target.value(net, images[:1])
+    assert value is not None and float(value) == pytest.approx(float(before.max()))
+    assert explainers.BeforeActivation("features.0", channel, (row, column)).value(net, images[:1]) is None
+
+
+def test_classes_of_pixels_and_their_areas() -> None:
+    maps = torch.zeros(1, 3, 2, 3)
+    maps[0, 1, :, :2], maps[0, 2, 0, 2] = 1.0, 2.0
+    (classes,) = explainers.pixel_classes({"out": maps})
+    assert classes.tolist() == [[1, 1, 2], [1, 1, 0]]
+    assert explainers.pixel_classes(maps).equal(classes[None])
+    assert list(explainers.classes_by_area(classes, last={1})) == [0, 2, 1]
+    assert explainers.connected_components(classes).tolist() == [[0, 0, 1], [0, 0, 2]]
+    with pytest.raises(explainers.BadTarget, match="not class maps"):
+        explainers.pixel_classes(torch.rand(1, 3))
+
+
+def test_an_evaluation_gives_its_means_results_and_order(net: Crops, images: Tensor) -> None:
+    found = explainers.evaluate(net, images, "grad_cam", target=[3, 1], steps=4, metrics=["deletion", "insertion"])
+    mean, error = found.mean_and_error("deletion")
+    values = found.values["deletion"].double()
+    assert (mean, error) == pytest.approx((float(values.mean()), float(values.std() / 2**0.5)))
+    other = found.controls["deletion"]["edge"]
+    assert found.mean_and_error("deletion", "edge")[0] == pytest.approx(float(other.double().mean()))
+    assert found.results == {
+        name: {control: found.compare(name, control).verdict for control in each}
+        for name, each in found.controls.items()
+    }
+    ranks = found.pixel_ranks()
+    assert ranks.shape == found.maps.shape
+    for plane, own in zip(found.maps.flatten(1), ranks.flatten(1), strict=True):
+        assert own.sort().values.equal(torch.arange(own.numel(), dtype=own.dtype))
+        assert (plane[own.argsort()].diff() <= 0).all(), "highest first"
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "score", "exclusive"),
+    [((0.5, 0.5), "softmax", True), ((0.5, 0.5), "sigmoid", False), ((0.9, 0.9), "identity", False), ((), None, False)],
+)
+def test_classes_are_exclusive_if_their_probabilities_sum_to_1(
+    probabilities: tuple[float, ...], score: str | None, exclusive: bool
+) -> None:
+    found = Facts(total=1.0).with_probabilities(probabilities, score)
+    assert (found.total, found.probabilities, found.exclusive) == (1.0, probabilities, exclusive)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import explainers
 from explainers import UnsupportedOperation, deep_lift, excitation_backprop, lrp
@@ -99,27 +97,3 @@ def test_hooks_for_all_modules_are_refused_with_their_remedy():
                 method(plain(), random_images(1), 1)
     finally:
         handle.remove()
-
-
-class Segments(nn.Module):
-    """Normalization, a rectifier and a mean over patches, in a segment or not."""
-
-    def __init__(self, reentrant=None):
-        super().__init__()
-        self.conv, self.norm, self.fc = nn.Conv2d(3, 8, 4, 4), nn.BatchNorm1d(8), nn.Linear(8, 7)
-        self.reentrant = reentrant
-
-    def body(self, x):
-        return self.fc(self.norm(x).relu().mean(2))
-
-    def forward(self, x):
-        x = self.conv(x).flatten(2)
-        return self.body(x) if self.reentrant is None else checkpoint(self.body, x, use_reentrant=self.reentrant)
-
-
-def test_checkpointed_segments_get_the_rules_of_their_operations():
-    x = random_images(2)
-    for method in RULES:
-        expected, *others = (method(settle(Segments(each).double()), x, [1, 2]) for each in (None, False, True))
-        for found in others:
-            torch.testing.assert_close(found, expected)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import explainers
@@ -23,23 +24,30 @@ from explainers import (
     BadTarget,
     BoxScores,
     Contrast,
+    ExplainerError,
     LayerNotFound,
     Logit,
     MaskScores,
+    NoSpatialOutput,
     Probability,
     Similarity,
     Sum,
     Through,
+    UnsupportedModel,
+    capture,
     explain,
+    full_gradients,
     grad_cam,
     grad_cam_sweep,
     integrated_gradients,
     occlusion,
     overlay,
     saliency,
+    sweep,
     unit,
 )
-from tests.support.nets import DictNet, curved, plain, random_images, settle
+from tests.support.deciding_nets import Conv, lights
+from tests.support.nets import DictNet, Written, curved, plain, random_images, settle
 
 NAN, INF = float("nan"), float("inf")
 MAP = torch.rand(3, 4)
@@ -115,6 +123,8 @@ LAYERS: list[Row] = [
     (lambda n, x: grad_cam(n, x, 1, layer=3), explainers.WrongType, "layer"),
     (lambda n, x: grad_cam(n, x, 1, layer=["net.conv1", "net.conv2"]), BadOption, "has 2 layers.*sweep.*fuse"),
     (lambda n, x: grad_cam(n, x, 1, layer=[]), BadOption, "layer"),
+    (lambda n, x: sweep("saliency", n, x), BadOption, "does not use a layer"),
+    (lambda n, x: sweep("grad_cma", n, x), BadOption, "Unknown method 'grad_cma'.*grad_cam"),
     (lambda n, x: grad_cam_sweep(n, x, 1, layers=3), BadOption, "layers="),
     (lambda n, x: grad_cam_sweep(n, x, 1, layers=[]), BadOption, "layers="),
     (lambda n, x: saliency(n, x, 1, layer="net.conv1"), BadOption, "saliency has no option 'layer'"),
@@ -122,6 +132,10 @@ LAYERS: list[Row] = [
 OPTIONS: list[Row] = [
     (lambda n, x: occlusion(n, x, 1, progress=3), BadOption, "progress="),
     (lambda n, x: occlusion(n, x, 1, window=4, stride=5), BadOption, "stride"),
+    *(
+        (lambda n, x, window=window: occlusion(n, x, 1, window=window, stride=1), (BadOption, TypeError), "window")  # type: ignore[misc]
+        for window in (0, (4, 0), (4, 4, 4), "wide", 2.5)
+    ),
     (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
     (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
     (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
@@ -137,6 +151,7 @@ KEYWORDS: list[Row] = [
     (lambda n, x: grad_cam(n, x, targets=1), BadOption, misspelled("targets", "target")),
     (lambda n, x: grad_cam(n, x, target_layer="0"), BadOption, misspelled("target_layer", "layer")),
     (lambda n, x: grad_cam(n, inputs=x), BadOption, misspelled("inputs", "images")),
+    (lambda n, x: saliency(n, x, foward=n), BadOption, "Did you mean 'forward'.*Available options: forward, through"),
     (lambda n, x: integrated_gradients(n, x, n_step=8), BadOption, misspelled("n_step", "steps")),
     (lambda n, x: occlusion(n, x, sliding_window_shapes=4), BadOption, misspelled("sliding_window_shapes", "window")),
     (lambda n, x: explain("grad_cam", n, x, reduction="sum"), BadOption, misspelled("reduction", "reduce")),
@@ -145,7 +160,8 @@ KEYWORDS: list[Row] = [
 NO_CLASSES: list[Any] = [
     # What is not a class index
     *(np.array([1.0, 2.0, 0.0]), np.array([True, False, True]), np.array([[1, 2, 0]]), np.array(["a", "b", "c"])),
-    *(np.float64(1), np.bool_(True), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
+    *(np.float64(1), np.zeros((40, 40)), [[1], [2], [0]], [1.0, 2.0, 0.0], torch.tensor([1.0, 2.0, 0.0])),
+    np.bool_(True),
     *(torch.tensor(True), torch.tensor([1, 2, 0], device="meta"), {1, 2, 0}, "cat", Logit, [True, False, True]),
 ]
 COUNTS: list[Callable[[], Any]] = [
@@ -223,14 +239,33 @@ def segmentation() -> nn.Module:
     return settle(DictNet().double())
 
 
-def mapped(shape: tuple[int, ...], class_: int = 1) -> Any:
+def masked(shape: tuple[int, ...], class_: int = 1) -> Any:
     return saliency(segmentation(), random_images(), MaskScores(torch.ones(shape), class_))
 
 
+def without_convolution() -> nn.Module:
+    """A network whose own error does not name the channels."""
+    return Written(lambda self, x: self.head(x.flatten(1)), head=nn.Linear(3 * 12 * 16, 4)).double().eval()
+
+
+FOUR = zeros(2, 4, 12, 16)
 AFTER_A_PASS: list[Row] = [
     # Images
+    *(
+        (call, BadImages, r"4 channels, but the model takes 3")
+        for call in (
+            lambda n, x: saliency(n, FOUR),
+            lambda n, x: saliency(curved().train(), FOUR),
+            lambda n, x: saliency(without_convolution(), FOUR),
+            lambda n, x: occlusion(n, FOUR),
+            lambda n, x: explainers.list_layers(n, FOUR),
+            lambda n, x: explainers.evaluate(n, FOUR, FOUR[:, 0], metrics="deletion", controls=False),
+            lambda n, x: saliency(n, FOUR, forward=lambda batch: n(batch)),
+        )
+    ),
     (lambda n, x: saliency(n, zeros(1, 1, 3, 12, 16)), BadImages, r"give images\[0\]"),
     (lambda n, x: saliency(n, zeros(2, 2, 3, 12, 16)), BadImages, r"give images\.flatten\(0, 1\)"),
+    (lambda n, x: saliency(plain().half(), x), BadImages, "torch.float64, but the model is torch.float16. Give im"),
     (lambda n, x: saliency(n, x[:, :1]), BadImages, "has 1 channel, but the model takes 3.*images.expand"),
     (lambda n, x: saliency(curved(1), x), BadImages, "has 3 channels, but the model takes 1.*images.mean"),
     (lambda n, x: saliency(n, zeros(1, 16, 16, 3)), BadImages, "images.permute"),
@@ -238,11 +273,14 @@ AFTER_A_PASS: list[Row] = [
     # Layers and options
     (lambda n, x: grad_cam(n, x, 1, layer="net.conv3"), LayerNotFound, "'net.conv3'.*'net.conv2'"),
     (lambda n, x: grad_cam(n, x, 1, layer=nn.ReLU()), LayerNotFound, "ReLU"),
+    (lambda n, x: sweep("grad_cam", n, x, layers=["net.conv3"]), LayerNotFound, "'net.conv2'"),
+    (lambda n, x: sweep("element_wise_grad_cam", n, x, relu=True), BadOption, "relu"),
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x * NAN), BadOption, "baselines contains nan"),
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x.numpy()), BadOption, "baselines is a NumPy array"),
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [-1])), BadTarget, "channel"),
     (lambda n, x: grad_cam(n, x, layer="net.head"), explainers.NoSpatialOutput, "head"),
     (lambda n, x: integrated_gradients(plain().half(), x.half(), 1, baseline=1e6), BadOption, "torch.float16"),
+    (lambda n, x: explain("saliency", n, x).overlay([torch.rand(3, 12, 16)]), ValueError, "3 maps"),
     # Classes, cells and channels that do not exist
     (lambda n, x: saliency(n, x, 5000), BadTarget, "5000.*7"),
     (lambda n, x: METHODS["rise"](n, x, [0, 1, 7]), BadTarget, "Class 7 does not exist"),
@@ -256,8 +294,8 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: occlusion(n, x, lambda scores: scores[:1, 0]), BadTarget, "one score"),
     (lambda n, x: saliency(n, x, Similarity(torch.ones(5))), BadTarget, r"5 values, .* shape \(3, 7\)"),
     (lambda n, x: saliency(segmentation(), x, Similarity(torch.ones(9))), BadTarget, r"output\['out'\] \(3, 4, 12"),
-    (lambda n, x: mapped((13, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
-    (lambda n, x: mapped((12, 16), 99), BadTarget, "0 to 3"),
+    (lambda n, x: masked((13, 16)), BadTarget, r"output has \(12, 16\).*interpolate"),
+    (lambda n, x: masked((12, 16), 99), BadTarget, "0 to 3"),
     (lambda n, x: saliency(n, x, MaskScores(torch.ones(12, 16), 1)), BadTarget, r"\[N, K, H, W\]"),
     (lambda n, x: saliency(n, x, BoxScores(BOX, [3])), BadTarget, "BoxScores needs detections"),
 ]
@@ -304,3 +342,76 @@ def test_errors_of_the_network_itself_are_not_changed() -> None:
 
     with pytest.raises(ValueError, match="the size of this network is wrong"):
         saliency(Broken().eval(), random_images())
+
+
+# Refusals name the cause that is true: transforms of torch.func, sizes that change, parts that no hook sees
+
+
+LIGHTS = lights(2)
+
+
+class Between(Conv):
+    """Runs a function of the inner convolution between the others."""
+
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner, self.function = nn.Conv2d(6, 6, 3, 1, 1), function
+        self.eval()
+
+    def between(self, x: Tensor) -> Tensor:
+        return self.function(self.inner, x)
+
+
+class WhollyMapped(Conv):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(lambda image: super(WhollyMapped, self).forward(image[None])[0])(x)
+
+
+def mapped() -> nn.Module:
+    return Between(lambda inner, x: torch.vmap(lambda image: inner(image[None])[0])(x))
+
+
+def own_gradient() -> nn.Module:
+    return Between(lambda inner, x: x + torch.func.grad(lambda y: inner(y).pow(2).sum())(x))
+
+
+@pytest.mark.parametrize("make", [mapped, WhollyMapped, own_gradient])
+def test_a_layer_inside_a_transform_is_refused_for_that_reason(make: Callable[[], nn.Module]) -> None:
+    net = make()
+    layer = "first" if make is WhollyMapped else "inner"
+    calls: list[Callable[[], Any]] = [
+        lambda: explainers.grad_cam(net, LIGHTS, 1, layer=layer),
+        lambda: explainers.feature_maps(net, LIGHTS, layer=layer),
+        lambda: explainers.list_layers(net, LIGHTS)[0 if make is WhollyMapped else 1].receptive_field((1, 1)),
+        lambda: full_gradients(net, LIGHTS, 1),
+    ]
+    for call in calls:
+        with pytest.raises((NoSpatialOutput, UnsupportedModel), match="a transform of torch.func"):
+            call()
+    for gradients in (False, True):
+        with pytest.raises(UnsupportedModel, match=f"'{layer}' runs inside a transform"):
+            with capture(net, layer, gradients=gradients):
+                net(LIGHTS)
+    if make is WhollyMapped:
+        with pytest.raises(NoSpatialOutput, match="No layer.*a transform of torch.func"):
+            explainers.grad_cam(net, LIGHTS, 1)
+    if make is not own_gradient:
+        with pytest.raises(ExplainerError, match=r"uses a transform of torch.func \(such as vmap\), for which LRP"):
+            explainers.lrp(net, LIGHTS, 1)
+
+
+class LargeIfMany(Conv):
+    """Enlarges batches of more than four images."""
+
+    def before(self, x: Tensor) -> Tensor:
+        return F.interpolate(x, (48, 48)) if len(x) > 4 else x
+
+
+def test_a_grid_that_depends_on_the_number_of_images() -> None:
+    with pytest.raises(ExplainerError, match=r"had a grid of \(8, 8\) in another pass. Its size depends.*number"):
+        explainers.grad_cam(LargeIfMany(), LIGHTS.repeat(3, 1, 1, 1), 1)
+
+
+def test_a_layer_that_no_hook_sees() -> None:
+    with pytest.raises(ExplainerError, match="'inner' did not run.*or the network calls its forward method directly"):
+        explainers.grad_cam(Between(lambda inner, x: inner.forward(x)), LIGHTS, 1, layer="inner")

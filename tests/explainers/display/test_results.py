@@ -13,19 +13,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from explainers import (
-    BadOption,
-    compare_models,
-    describe,
-    diagnose_training,
-    evaluate,
-    grad_cam,
-    intervene,
-    randomization_test,
-    recommend,
-    record_gradients,
-    show,
-)
+import explainers
+from explainers import BadOption, evaluate, grad_cam, show
 from explainers.display.charts import line_chart
 from explainers.display.display import table_html
 from explainers.training.log import GradientLog
@@ -63,7 +52,9 @@ def test_an_evaluation_has_its_values_verdicts_and_curves():
 
 def test_a_recommendation_has_its_rows_and_reasons():
     net = network()
-    found = replace(recommend(net, IMAGES, target=1, methods=["grad_cam"], layers=["0", "2"]), refused={"rise": "slow"})
+    found = replace(
+        explainers.recommend(net, IMAGES, target=1, methods=["grad_cam"], layers=["0", "2"]), refused={"rise": "slow"}
+    )
     rows = cells(found._repr_html_())
     assert [row[1] for row in rows[1 : len(found) + 1]] == [row.name for row in found.rows]
     assert rows[-1] == ["rise", "slow"]
@@ -71,7 +62,7 @@ def test_a_recommendation_has_its_rows_and_reasons():
 
 
 def test_a_randomization_test_has_its_steps():
-    found = randomization_test(network(), IMAGES, "grad_cam", target=1, layer="2")
+    found = explainers.randomization_test(network(), IMAGES, "grad_cam", target=1, layer="2")
     rows = cells(found._repr_html_())[1:]
     assert [row[1] for row in rows] == list(found.steps)
     assert rows[0][2] == f"{float(found.correlation.double().nanmean(1)[0]):.4g}"
@@ -79,16 +70,16 @@ def test_a_randomization_test_has_its_steps():
 
 def test_experiments_have_their_numbers():
     net = network()
-    layers = describe(net, IMAGES[:1])
+    layers = explainers.describe(net, IMAGES[:1])
     described = {row[0]: row for row in cells(layers._repr_html_())}
     assert described["0"][2:5] == ["1x4x24x24", "112", f"{4 * 24 * 24 * 27:,}"]
-    changed = intervene(net, IMAGES, "2", channels=[0], value=0)
+    changed = explainers.intervene(net, IMAGES, "2", channels=[0], value=0)
     first = changed.top()[0][0]
     numbers = [f"{v:.4g}" for v in (*first[1:], first.change)]
     assert cells(changed._repr_html_())[1] == ["0", f"class {first[0]}", *numbers]
     name = f"{LABELS[first[0]]} (class {first[0]})"
     assert cells(show(changed, labels=LABELS).html)[1] == ["0", name, *numbers]
-    comparison = compare_models(net, network(), IMAGES, method="grad_cam")
+    comparison = explainers.compare_models(net, network(), IMAGES, method="grad_cam")
     compared = cells(show(comparison, labels=LABELS).html)
     assert compared[1][:3] == ["0", *(f"{LABELS[each[0]]} (class {each[0]})" for each in comparison.predictions)]
     assert len(compared) > 3
@@ -112,7 +103,7 @@ def test_results_with_charts_have_images_for_hosts_without_html(monkeypatch):
 
 def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
     net = network().train()
-    with record_gradients(net) as log:
+    with explainers.record_gradients(net) as log:
         for step in range(3):
             loss = net(IMAGES).square().mean()
             loss.backward()
@@ -128,11 +119,11 @@ def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
 
 def test_findings_are_below_the_charts_of_a_log():
     net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Sigmoid())))
-    with record_gradients(net) as log:
+    with explainers.record_gradients(net) as log:
         for _ in range(5):
             net(torch.ones(2, 8)).sum().backward()
             log.step()
-    (finding,) = diagnose_training(log)
+    (finding,) = explainers.diagnose_training(log)
     html = log._repr_html_()
     assert html.index(escape(finding.sentence)) > html.rindex("</svg>")
 

@@ -1,4 +1,4 @@
-"""Interventions compared with the rest of the network computed by hand from a changed layer output."""
+"""Interventions and the smallest region, with the rest of the network by hand and an exhaustive search."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explainers import (
-    AddNoise,
-    BadOption,
-    Clamp,
-    Intervention,
-    LayerNotFound,
-    LayerRanRepeatedly,
-    NoSpatialOutput,
-    Partial,
-    Scale,
-    Swap,
-    grad_cam,
-    intervene,
-    patch_effects,
-)
-from tests.support.nets import Twice, plain, random_images, settle
+import explainers
+from explainers import Swap, intervene, patch_effects, smallest_region
+from explainers.perturbation.baselines import baseline_of
+from tests.support.nets import plain, random_images, residual, settle
 from tests.support.token_nets import plain_vit
 from tests.support.traces import nothing_left
 
@@ -60,9 +48,9 @@ def images(seed: int = 7) -> Tensor:
     [
         (0, torch.zeros_like),
         (1.5, lambda a: torch.full_like(a, 1.5)),
-        (Scale(-2), lambda a: -2 * a),
-        (Clamp(0.1, 0.2), lambda a: a.clamp(0.1, 0.2)),
-        (Clamp(high=0.2), lambda a: a.clamp(max=0.2)),
+        (explainers.Scale(-2), lambda a: -2 * a),
+        (explainers.Clamp(0.1, 0.2), lambda a: a.clamp(0.1, 0.2)),
+        (explainers.Clamp(high=0.2), lambda a: a.clamp(max=0.2)),
         ("mean", lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
         (torch.tensor([2.0, 3.0]).view(2, 1, 1), lambda a: torch.tensor([2.0, 3.0]).view(2, 1, 1).expand_as(a)),
         (lambda a: a.flip(3), lambda a: a.flip(3)),
@@ -123,18 +111,18 @@ def test_patching_position_by_position_by_hand():
     assert not stopped.flatten()[2:].any()
 
 
-def two_steps(partial: Partial) -> bool:
+def two_steps(partial: explainers.Partial) -> bool:
     return partial.done < 2
 
 
 def test_noise_has_the_given_size_and_is_reproducible():
     net, x = halves(), images()
     old = 10 * net.first(x)[:, CHOSEN].detach()
-    noise, spread = AddNoise(0.5, seed=3)(old) - old, old.flatten(1).std(1, correction=0)
+    noise, spread = explainers.AddNoise(0.5, seed=3)(old) - old, old.flatten(1).std(1, correction=0)
     torch.testing.assert_close(noise.flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
-    one, same, other = (intervene(net, x, "first", value=AddNoise(0.5, seed)).after for seed in (3, 3, 4))
+    one, same, other = (intervene(net, x, "first", value=explainers.AddNoise(0.5, seed)).after for seed in (3, 3, 4))
     assert torch.equal(one, same) and not torch.allclose(one, other)
-    assert torch.equal(intervene(net, x, "first", value=AddNoise(0)).after, net(x))
+    assert torch.equal(intervene(net, x, "first", value=explainers.AddNoise(0)).after, net(x))
 
 
 @pytest.mark.parametrize(("cells", "positions"), [([(0, 1)], [2]), (None, range(7))])
@@ -166,7 +154,7 @@ def test_a_layer_without_positions_has_channels():
     expected = net(x)
     expected[:, 3] = 9
     torch.testing.assert_close(result.after, expected)
-    with pytest.raises(NoSpatialOutput):
+    with pytest.raises(explainers.NoSpatialOutput):
         intervene(net, x, linear, cells=[(0, 0)])
 
 
@@ -187,66 +175,106 @@ def test_maps_under_the_intervention_are_those_of_a_changed_network():
     expected, elsewhere = net(x), []
     result = intervene(net, x, "first", channels=CHOSEN)
     with result.applied(net):
-        changed = grad_cam(net, x, 3, layer="second")
+        changed = explainers.grad_cam(net, x, 3, layer="second")
         torch.testing.assert_close(net(x), result.after)
         thread = threading.Thread(target=lambda: elsewhere.append(net(x)))
         thread.start()
         thread.join()
     torch.testing.assert_close(elsewhere[0], expected)
     net.second[0].weight.data[:, CHOSEN] = 0
-    torch.testing.assert_close(changed, grad_cam(net, x, 3, layer="second"))
+    torch.testing.assert_close(changed, explainers.grad_cam(net, x, 3, layer="second"))
 
 
 def test_top_classes_include_those_of_both_sides():
     before, after = torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     for score, values in (("logit", (before[0], after[0])), ("softmax", (before.softmax(1)[0], after.softmax(1)[0]))):
-        (rows,) = Intervention("layer", (0,), None, "", before, after, score, lambda output: output).top(2)
+        (rows,) = explainers.Intervention("layer", (0,), None, "", before, after, score, lambda output: output).top(2)
         for row, k in zip(rows, (0, 1, 3, 2), strict=True):
             numbers = [float(each[k]) for each in values]
             assert tuple(row) == pytest.approx((k, *numbers)) and row.change == pytest.approx(numbers[1] - numbers[0])
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"channels": 6}, "Channel 6 does not exist: layer 'first' has channels 0 to 5"),
-        ({"channels": []}, "channels is empty"),
-        ({"channels": "all"}, "channels='all'"),
-        ({"cells": []}, "cells is empty"),
-        ({"cells": torch.ones(5, 8, dtype=torch.bool)}, "the layer has a grid of (6, 8)"),
-        ({"cells": [(0, -1)]}, "does not exist"),
-        ({"cells": [3]}, "Cell 3 does not exist"),
-        ({"value": float("nan")}, "value=nan"),
-        ({"value": "median"}, "value='median'"),
-        ({"value": True}, "value=True"),
-        ({"value": torch.zeros(5, 1, 1)}, "does not broadcast"),
-        ({"value": torch.full((1, 1, 1), float("inf"))}, "not finite"),
-        ({"value": lambda a: a[:, :1]}, "must return a tensor of the same shape"),
-        ({"value": lambda a: 3}, "The function returned an int"),
-        ({"value": Swap(torch.zeros(1, 3, 5, 5).double())}, "Resize them to the same size"),
-        ({"value": Swap(torch.zeros(3, 3, 12, 16).double())}, "Give one, or one for each"),
-        ({"value": Swap(torch.zeros(1, 3, 12, 16, dtype=torch.uint8))}, "finite floating-point"),
-        ({"score": "soft"}, "score='soft'"),
-    ],
-)
-def test_wrong_uses_are_refused(keywords, message):
-    net, x = halves(), images()
-    with pytest.raises(BadOption) as raised, nothing_left(net, x):
-        intervene(net, x, **({"layer": "first"} | keywords))
-    assert message in str(raised.value)
+# The smallest region
 
 
-def test_other_wrong_uses_are_refused():
-    net, x = halves(), images()
-    for create in (Clamp, lambda: Clamp(2, 1), lambda: Scale(float("inf")), lambda: AddNoise(-1), lambda: Swap(3)):
-        with pytest.raises(BadOption):
-            create()
-    with pytest.raises(BadOption, match="Resize them to the same size"):
-        patch_effects(net, x, torch.zeros(1, 3, 5, 5).double(), layer="first")
-    with pytest.raises(NoSpatialOutput):
-        patch_effects(net, x, images(8), layer="head")
-    with pytest.raises(LayerNotFound, match="Did you mean 'first'"):
-        intervene(net, x, "firs")
-    with pytest.raises(LayerRanRepeatedly, match="Name the call"):
-        intervene(settle(Twice().double()), x, "relu")
-    assert intervene(settle(Twice().double()), x, "relu#1").layer == "relu#1"
+class Counts(nn.Module):
+    """Class 1 if at least `need` pixels of the first channel are 1, else class 0."""
+
+    def __init__(self, need: int) -> None:
+        super().__init__()
+        self.need = need
+
+    def forward(self, images: Tensor) -> Tensor:
+        count = images[:, 0].flatten(1).sum(1)
+        return torch.stack([torch.full_like(count, self.need - 0.5), count], 1)
+
+
+def ramps(n: int = 1) -> Tensor:
+    return torch.arange(n * 48.0).reshape(n, 6, 8)
+
+
+def test_a_network_that_counts_pixels_needs_as_many():
+    images = torch.ones(2, 3, 6, 8)
+    kept = smallest_region(Counts(17), images, ramps(2), baseline=0.0)
+    assert kept.mask.flatten(1).sum(1).tolist() == [17, 17]
+    assert bool(kept.mask.flatten(1)[:, -17:].all())  # the highest values are last
+    assert kept.classes == [1, 1]
+    assert kept.scores.tolist() == [[16.5, 17.0]] * 2
+    changed = smallest_region(Counts(17), images, ramps(2), baseline=0.0, goal="change")
+    assert changed.mask.flatten(1).sum(1).tolist() == [48 - 16] * 2
+    assert changed.scores[0].tolist() == [16.5, 16.0]
+    assert changed.passes <= 3 + 6
+
+
+def test_half_of_the_probability_needs_more_pixels():
+    """Oracle: the probability with every number of pixels, of a network with two equal other classes."""
+
+    class Three(Counts):
+        def forward(self, images: Tensor) -> Tensor:
+            other, own = (0.1 * super().forward(images)).unbind(1)
+            return torch.stack([other, other, own], 1)
+
+    images, counts = torch.ones(1, 3, 6, 8), torch.arange(49.0)
+    scores = 0.1 * torch.stack([torch.full((49,), 16.5), torch.full((49,), 16.5), counts], 1)
+    oracles = {None: scores.softmax(1)[:, 2], "sigmoid": (scores.sigmoid())[:, 2]}
+    kept = smallest_region(Three(17), images, ramps(), baseline=0.0)
+    assert int(kept.mask.sum()) == 17
+    for score, shares in oracles.items():
+        half = smallest_region(Three(17), images, ramps(), baseline=0.0, goal="half", score=score)
+        need = int((shares >= shares[48] / 2).nonzero()[0])
+        assert int(half.mask.sum()) == max(17, need) and half.classes == [2]
+        assert need > 17 or score == "sigmoid"
+    assert "half of the probability" in repr(half)
+
+
+def test_goals_that_are_reached_at_once_or_never():
+    images = torch.ones(1, 3, 6, 8)
+    at_once = smallest_region(Counts(0), images, ramps(), baseline=0.0)  # the baseline alone is class 1
+    assert (int(at_once.mask.sum()), bool(at_once.reached)) == (0, True)
+    never = smallest_region(Counts(0), images, ramps(), baseline=0.0, goal="change")
+    assert (float(never.fraction), bool(never.reached)) == (1.0, False)
+    assert "not reached for 1" in repr(never)
+
+
+@pytest.mark.parametrize("goal", ["keep", "change"])
+@pytest.mark.parametrize("baseline", ["blur", "mean", 0.0])
+def test_a_region_reaches_the_goal_and_one_pixel_less_does_not(goal, baseline):
+    net, images = residual(), random_images(seed=3)
+    e = explainers.explain("grad_cam", net, images, relu=False)
+    with nothing_left(net):
+        found = smallest_region(net, images, e, goal=goal, baseline=baseline)
+    single = smallest_region(net, images[1:2], e.map[1:2], goal=goal, baseline=baseline)
+    assert torch.equal(single.mask[0], found.mask[1])
+    cover, values = baseline_of(images, baseline), e.upsample((12, 16))
+    shown, hidden = (images, cover) if goal == "keep" else (cover, images)
+
+    def reaches(n, pixels):
+        inside = torch.zeros(12 * 16, dtype=torch.bool).index_fill(0, pixels, True).reshape(12, 16)
+        same = int(net(torch.where(inside, shown[n], hidden[n])[None]).argmax()) == found.classes[n]
+        return same == (goal == "keep")
+
+    for n in range(3):
+        count, order = int(found.mask[n].sum()), values[n].flatten().argsort(descending=True, stable=True)
+        reached = bool(found.reached[n])
+        assert reaches(n, order[:count]) == reached
+        assert (count == 0 or not reaches(n, order[: count - 1])) if reached else count == 12 * 16

@@ -9,6 +9,7 @@ import re
 import threading
 from contextlib import ExitStack
 from fnmatch import fnmatch
+from itertools import product
 
 import pytest
 import torch
@@ -56,43 +57,7 @@ def test_the_gradient_of_an_intermediate_tensor():
     assert log.rows[0].statistics["mean"] == pytest.approx(17 / 4)
 
 
-def test_blocks_act_in_the_order_of_entry():
-    v = leaf(0, 0, 0)
-
-    def run(*blocks):
-        v.grad = None
-        with ExitStack() as stack:
-            for block in blocks:
-                stack.enter_context(block())
-            v.backward(torch.tensor([-6.0, 2, 3]).double())
-        return v.grad
-
-    def double():
-        return explainers.edit_gradients({v: lambda g: g * 2})
-
-    def clip_value():
-        return clip_gradients([v], value=3)
-
-    def clip_norm():
-        return clip_gradients([v], norm=3.5)  # half of the gradient's norm
-
-    assert is_close(run(clip_value), [-3, 2, 3])
-    assert is_close(run(clip_value, double), [-6, 4, 6]) and is_close(run(double, clip_value), [-3, 3, 3])
-    assert torch.allclose(run(clip_norm, double), run(), rtol=1e-6)
-    assert torch.allclose(run(double, clip_norm), run() / 2, rtol=1e-6)
-
-
 # Norms over all parameters
-
-
-def test_clip_by_norm_is_clip_grad_norm():
-    for norm, clips in ((0.5, True), (1e6, False)):
-        net = small()
-        one_pass(net)
-        assert (torch.nn.utils.clip_grad_norm_(net.parameters(), norm) > norm) == clips
-        expected = gradients(net)
-        with clip_gradients(net, norm=norm):
-            assert_all_close(gradients_of(net), expected)
 
 
 def two_passes(net: nn.Module) -> None:
@@ -129,14 +94,14 @@ def test_a_norm_is_that_of_the_gradients_accumulated_so_far():
     """Clipping each pass separately gives a larger norm."""
     net = small()
     whole = {run: gradients_of(net, run) for run in RUNS}
-    with clip_gradients(net, norm=0.5):
-        for to_none in (True, False):
+    for norm, to_none in product((0.5, 1e6), (True, False)):
+        with clip_gradients(net, norm=norm):
             for run in RUNS:
                 net.zero_grad(set_to_none=to_none)
                 run(net)
-                wanted = [each * 0.5 / total_norm(whole[run]) for each in whole[run]]
-                assert_all_close(gradients(net), wanted, f"{run.__name__}, {to_none}", rtol=1e-9)
-                assert total_norm(gradients(net)) == pytest.approx(0.5)
+                factor = min(1, norm / total_norm(whole[run]))
+                assert_all_close(gradients(net), [each * factor for each in whole[run]], run.__name__, rtol=1e-9)
+                assert factor == 1 or norm < 1e6
 
 
 def test_norm_after_a_pass_that_failed():
@@ -287,19 +252,6 @@ def test_a_gradient_keeps_shape_dtype_and_device(function, which):
         assert is_close(v.grad, [1, 1, 1])
 
 
-def test_a_pattern_that_matches_nothing_names_the_three_nearest():
-    net = residual()
-    for block in (
-        lambda: freeze(net, "layre1.conv1.*"),
-        lambda: scale_gradients(net, {"layre1.conv1.*": 2}),
-        lambda: record_gradients(net, patterns="layre1.conv1.*"),
-    ):
-        with nothing_left(net), pytest.raises(BadOption, match=r"'layre1.conv1.\*'") as refusal, block():
-            raise AssertionError("never entered")
-        named = set(re.findall(r"'([^']+)'", str(refusal.value))) & dict(net.named_parameters()).keys()
-        assert len(named) == 3 and any(name.startswith("layer1") for name in named)
-
-
 WRONG = [
     (lambda net: clip_gradients(net), "norm=1.0"),
     (lambda net: clip_gradients(net, norm=0), "norm=0.* above 0"),
@@ -318,6 +270,14 @@ WRONG = [
     (lambda net: record_gradients([net.conv1.weight], activations=["conv1"]), "Pass the model"),
     (lambda net: record_gradients(net, activations=["conv9"]), "conv9"),
     (lambda net: record_gradients([]), "requires grad"),
+    *(
+        (block, r"'cnov1.\*'.*'conv1\.\w+'.*'conv1\.\w+'")
+        for block in (
+            lambda net: freeze(net, "cnov1.*"),
+            lambda net: scale_gradients(net, {"cnov1.*": 2}),
+            lambda net: record_gradients(net, patterns="cnov1.*"),
+        )
+    ),
     (lambda net: freeze(net, net.relu1), "'relu1' has no parameters"),
     (lambda net: freeze(net, nn.ReLU()), "ReLU .* not part of"),
     (lambda net: freeze(net, [3]), "3 is not a layer or a pattern"),

@@ -102,7 +102,7 @@ def test_vanishing_ends_if_the_first_layer_receives_gradients_again_and_not_if_o
         return found["vanishing"].sentence if "vanishing" in found else ""
 
     assert sentence((1e-6, 1.0), (0.1, 0.5)) == ""
-    assert sentence((1e-6, 1.0), (1e-6, 1e-6)).startswith("Since step 0, ")
+    assert re.search("^Since step 0, .*it has not grown since", sentence((1e-6, 1.0), (1e-6, 1e-6)))
     assert sentence((1.0, 1.0), (1e-6, 1.0), (1e-7, 1e-7)).startswith("Since step 30, ")
     assert sentence((1.0, 1.0), (1e-6, 1e-6)) == "", "a run that converges"
     assert sentence((1.0, 1.0), (1e-6, 1e-6), (1e-8, 1e-4), (1e-6, 1e-6)) == "", "the first layer recovered"
@@ -119,19 +119,6 @@ def test_the_first_non_finite_step_and_tensor_are_named(value):
 # Failures of networks, and their remedies
 
 
-def test_gradients_explode_at_too_large_a_learning_rate_and_not_with_the_remedy():
-    net = nn.Sequential(nn.Linear(4, 1))
-    found = by_code(train(net, steps=30, lr=3.0))["exploding"]
-    assert "lower the learning rate" in found.sentence and found.remedy.keys() == {"clip_gradients"}
-    net = nn.Sequential(nn.Linear(4, 1))
-    assert (
-        by_code(
-            train(net, lambda net: explainers.clip_gradients(net, **found.remedy["clip_gradients"]), steps=30, lr=3.0)
-        )
-        == {}
-    )
-
-
 def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     net = mlp(8, nn.Sigmoid)
     found = by_code(train(net, steps=10))["vanishing"]
@@ -139,18 +126,6 @@ def test_gradients_vanish_in_deep_sigmoid_networks_naming_the_layers():
     assert found.remedy.keys() == {"scale_gradients"}
     log = train(net, lambda net: explainers.scale_gradients(net, **found.remedy["scale_gradients"]), steps=10)
     assert "vanishing" not in by_code(log)
-
-
-def test_vanishing_is_not_forgotten_after_the_last_layer_has_learned_a_constant():
-    """A deep sigmoid network fits a fixed batch until its last layer has learned the mean."""
-    net = mlp(8, nn.Sigmoid)
-    with record_gradients(net) as log:
-        for steps, learned in ((3, False), (200, True)):
-            descend(net, steps, 0.1)
-            found = by_code(log)
-            assert found.keys() == {"vanishing"} and found["vanishing"].sentence.startswith("Since step 0, ")
-            assert found["vanishing"].remedy["scale_gradients"]["factors"]["0.*"] > 1000
-            assert ("it has not grown since" in found["vanishing"].sentence) == learned
 
 
 def test_inputs_that_are_zero_are_not_dead_units():

@@ -18,7 +18,7 @@ from tests.support.traces import Marker, graphs_alive, nothing_left, tensors_ali
 IMAGES = random_images()
 
 
-def test_entries_have_a_name_for_each_call_kind_shape_grid_layout_and_stride():
+def test_p53_entries_have_a_name_for_each_call_kind_shape_grid_layout_and_stride():
     names = [layer.name for layer in list_layers(settle(Twice().double()), IMAGES)]
     assert names == ["stem", "relu#0", "conv#0", "relu#1", "conv#1", "relu#2", "fc"]
     layers = {layer.name: layer for layer in list_layers(residual(), IMAGES)}
@@ -27,6 +27,8 @@ def test_entries_have_a_name_for_each_call_kind_shape_grid_layout_and_stride():
     assert (last.kind, last.grid, last.shape[1:], last.stride) == ("Block", (6, 8), (6, 6, 8), (2, 2))
     assert layers["fc"].grid is None and last.extra_tokens == 0
     assert {"layer1.relu#0", "layer1.relu#1"} <= set(layers) and "layer1.relu" not in layers
+    block, *calls = (feature_maps(residual(), IMAGES, layer=f"layer1{call}") for call in ("", ".relu#0", ".relu#1"))
+    assert torch.equal(calls[1], block) and not torch.equal(calls[0], block)
     spatial = list_layers(residual(), IMAGES, spatial=True)
     assert all(layer.grid and layer.grid != (1, 1) for layer in spatial)
     assert {"avgpool", "fc"}.isdisjoint(layer.name for layer in spatial)
@@ -43,15 +45,6 @@ def test_listing_has_no_side_effects_and_works_in_every_mode():
     net.fuse.light(RuntimeError("lit"))
     with nothing_left(net, IMAGES), pytest.raises(RuntimeError, match="lit"):
         list_layers(net, IMAGES)
-
-
-def test_same_name_same_tensor_for_capture_and_feature_maps():
-    net = settle(Twice().double())
-    names = [layer.name for layer in list_layers(net, IMAGES) if layer.grid]
-    with capture(net, names) as seen:
-        net(IMAGES)
-    for name in names:
-        torch.testing.assert_close(feature_maps(net, IMAGES, layer=name), seen.outputs[name])
 
 
 def test_layers_that_do_not_run_once_or_have_no_grid_are_refused():

@@ -6,29 +6,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-import torch
 
 from benchmarks.zoo import checks
 from benchmarks.zoo.attributions import CHECKS
 from benchmarks.zoo.networks import networks
 from benchmarks.zoo.networks.custom import own
 from benchmarks.zoo.networks.unusual import unusual
-from benchmarks.zoo.runner import Limits, examine, examine_all, is_refusal
+from benchmarks.zoo.runner import Limits, examine
 from benchmarks.zoo.subject import Network, Subject
 
-SAMPLE = """
-timm edgenext_xx_small, timm tiny_vit_5m_224, timm coat_lite_tiny, timm gcvit_xxtiny, timm swinv2_cr_tiny_224,
-timm hiera_tiny_224, timm levit_128s, timm cait_xxs24_224, transformers ConvNextForImageClassification,
-transformers SwinForImageClassification, smp Unet resnet18, smp Segformer mit_b0,
-torchvision densenet121, torchvision googlenet, torchvision mobilenet_v3_small, torchvision shufflenet_v2_x0_5,
-torchvision efficientnet_b0, torchvision regnet_y_400mf, torchvision mnasnet0_5, torchvision convnext_tiny,
-torchvision swin_t, torchvision maxvit_t, torchvision VisionTransformer
-"""
-QUICK = {"timm cait_xxs24_224", "transformers ConvNextForImageClassification", "smp Unet resnet18"}
-QUICK |= {"torchvision mobilenet_v3_small", "torchvision shufflenet_v2_x0_5"}
-"""One or two networks of each package; the others run with --slow."""
+SAMPLE = ["timm cait_xxs24_224", "transformers ConvNextForImageClassification", "smp Unet resnet18"]
+SAMPLE += ["torchvision mobilenet_v3_small", "torchvision shufflenet_v2_x0_5"]
+"""One or two networks of each package; `make zoo` has 180."""
 PACKAGES = {"smp": "segmentation_models_pytorch"}
-TINY, SMALL = (96, 64), (160, 128)
+TINY = (96, 64)
 OWN = {network.name: replace(network, sizes=(TINY,)) for network in own()}
 UNUSUAL = {network.name: network for network in unusual()}
 REFUSED = {
@@ -43,9 +34,6 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-UNEXPLAINED = pytest.mark.xfail(reason="changes of stages.1 are off by 0.21 at this size; no explanation yet")
-
-
 def check(network: Network, names: Iterable[str], refused: Iterable[str] = ()) -> None:
     """Check that each result is right, and that only the given checks are refused."""
     rows = list(examine(network, list(names), Limits(check=60)))
@@ -54,20 +42,13 @@ def check(network: Network, names: Iterable[str], refused: Iterable[str] = ()) -
     assert {row.check for row in rows if row.verdict == "refused"} == set(refused)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK) + [UNEXPLAINED] * (name == "timm levit_128s"))
-        for name in map(str.strip, SAMPLE.split(","))
-    ],
-)
+@pytest.mark.parametrize("name", SAMPLE)
 def test_default_layer_layout_and_grad_cam_are_those_of_oracles(name: str) -> None:
     """Oracles: layers frozen, axes that rotate with the image and lit patches, a hook and autograd in float64."""
     package = name.partition(" ")[0]
     pytest.importorskip(PACKAGES.get(package, package))
     network = next(each for each in networks() if each.name == name)
-    sizes = network.sizes if network.fixed else (TINY if name in QUICK else SMALL,)
-    check(replace(network, sizes=sizes), checks.FOR_EVERY_SIZE)
+    check(network if network.fixed else replace(network, sizes=(TINY,)), checks.FOR_EVERY_SIZE)
 
 
 @pytest.mark.parametrize("name", list(OWN))
@@ -108,30 +89,3 @@ def test_wrong_positions_layouts_default_layers_and_maps_are_found(monkeypatch: 
     monkeypatch.setattr(checks.explainers, "place", lambda maps, placement: maps)
     rows = [row for name in ("flip", "crop") for row in examine(UNUSUAL[f"unusual {name}"], ["positions"], Limits())]
     assert {row.verdict for row in rows} == {"wrong"}
-
-
-def test_only_messages_of_the_library_with_a_remedy_are_refusals() -> None:
-    """Errors of torch, and messages without advice, count as crashes."""
-    (row,) = [row for row in examine(OWN["own autograd.Function"], ["lrp"], Limits()) if row.check == "lrp"]
-    assert row.verdict == "refused" and "Use " in row.words
-    for error in (ValueError("Give another."), RuntimeError("Use a larger one.")):
-        with pytest.raises(type(error)) as raised:
-            raise error
-        assert not is_refusal(raised.value)
-
-
-def _no_network(size: tuple[int, int]) -> torch.nn.Module:
-    raise RuntimeError("cannot be made")
-
-
-def _endless(size: tuple[int, int]) -> torch.nn.Module:
-    while True:
-        pass
-
-
-def test_a_network_that_fails_or_never_ends_only_affects_its_own_cells() -> None:
-    """A crash, the time limit of a check, and the rows of the others; one cell for each check."""
-    small = OWN["own repeated block"]
-    chosen = [replace(small, name="none", make=_no_network), replace(small, name="endless", make=_endless), small]
-    rows = list(examine_all(chosen, ["layout"], 2, Limits(check=0.5, network=20)))
-    assert {row.network: row.verdict for row in rows} == {"none": "crash", "endless": "slow", small.name: "right"}

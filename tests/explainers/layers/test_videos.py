@@ -117,26 +117,3 @@ def test_tokens_that_run_over_the_frames_first() -> None:
     torch.testing.assert_close(maps, expected.unflatten(0, (2, 32)).movedim(-1, 1))
     found = explainers.ablation_cam(net, clips, 1, layer="mix", relu=False)
     assert found.shape == (2, 32, 6, 8) and not torch.equal(found[0], found[1])
-
-
-@pytest.mark.slow
-def test_video_transformers_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"patch_size": 8, "num_frames": 4, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 16, "num_labels": 3, "image_size": 32}
-    torch.manual_seed(0)
-    mae = transformers.VideoMAEForVideoClassification(transformers.VideoMAEConfig(tubelet_size=2, **sizes)).eval()
-    former = transformers.TimesformerForVideoClassification(transformers.TimesformerConfig(**sizes)).eval()
-    clips, layer = torch.randn(2, 3, 4, 32, 32), "timesformer.encoder.layer.0"
-    for net, expected in ((mae, "videomae.encoder.layer.1"), (former, layer)):
-        assert default_layer(net, clips, forward=lambda x, net=net: net(x.transpose(1, 2)).logits) == expected
-    rollout = explainers.attention_rollout(mae, clips, 1, forward=lambda x: mae(x.transpose(1, 2)).logits)
-    assert rollout.shape == (2, 2, 4, 4)
-    run = {"forward": lambda x: former(x.transpose(1, 2)).logits}
-    with explainers.capture(former, [layer]) as seen:
-        former(clips.transpose(1, 2))
-    tokens = seen.outputs[layer] if isinstance(seen.outputs[layer], Tensor) else seen.outputs[layer][0]
-    expected = tokens[:, 1:].unflatten(1, (4, 4, 4)).permute(0, 4, 3, 1, 2)  # [b, (h w t), k] in transformers' code
-    torch.testing.assert_close(explainers.feature_maps(former, clips, layer=layer, **run), expected)
-    with pytest.raises(UnsupportedModel, match="attends within groups of 4 tokens"):
-        explainers.attention_rollout(former, clips, 1, **run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,7 @@ from explainers import (
     kpca_cam,
     seg_eigen_cam,
 )
+from explainers.methods.cams.activation_cams import principal_component
 from explainers.methods.cams.nmf import factors_of
 from tests.support.nets import Activated, curved, plain, random_images, rel, settle
 from tests.support.oracles.cams import kernel_component, with_sign_of
@@ -30,16 +33,9 @@ CLASSES = [2, 0, 5]
 # CAM
 
 
-class Head(nn.Module):
+def with_head(head):
     """The body of `plain` under any head."""
-
-    def __init__(self, head):
-        super().__init__()
-        self.body = plain()[:4]
-        self.head = head
-
-    def forward(self, x):
-        return self.head(self.body(x))
+    return settle(nn.Sequential(OrderedDict(body=plain()[:4], head=head)).double())
 
 
 def heads():
@@ -56,7 +52,7 @@ def heads():
 
 def test_cam_refuses_nonlinear_heads_with_the_reason():
     for head in heads().values():
-        net = settle(Head(head).double())
+        net = with_head(head)
         with pytest.raises(UnsupportedModel, match=r"'body'.* gradient (differs|depends).*hires_cam"):
             cam(net, random_images(), CLASSES, layer="body")
 
@@ -64,7 +60,7 @@ def test_cam_refuses_nonlinear_heads_with_the_reason():
 def test_cam_detects_a_nonlinear_head_despite_tiny_activations():
     """Near zero every smooth head is linear within float32 rounding."""
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8), nn.Hardswish(), nn.Linear(8, 7))
-    net = settle(Head(head).float())
+    net = with_head(head).float()
     net.head[2].bias.data.zero_()
     for parameter in net.body[2].parameters():
         parameter.data *= 1e-9
@@ -76,11 +72,11 @@ def test_cam_accepts_a_head_of_one_by_one_convolutions_and_reads_the_pooled_laye
     """Pooling and the linear layer commute; SqueezeNet has a ReLU between them."""
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     images = random_images()
-    net = settle(Head(nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), *pool)).double())
+    net = with_head(nn.Sequential(nn.Dropout(0.5), nn.Conv2d(8, 7, 1), *pool))
     a = net.body(images).detach()
     expected = torch.einsum("nk,nkhw->nhw", net.head[1].weight[CLASSES, :, 0, 0].detach(), a)
     torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected, rtol=1e-12, atol=1e-14)
-    net = settle(Head(nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), *pool)).double())
+    net = with_head(nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), *pool))
     e = explain("cam", net, images, CLASSES)
     assert e.layer == "head.1"
     torch.testing.assert_close(e.raw, net.head[:2](net.body(images))[range(3), CLASSES].detach())
@@ -121,8 +117,6 @@ def test_p40_the_sign_depends_on_neither_channel_order_nor_batch(method):
 
 
 def test_sign_of_a_component_uncorrelated_with_activation():
-    from explainers.methods.cams.activation_cams import principal_component
-
     wave = torch.tensor([[1.0, -3.0], [1.0, 1.0]], dtype=torch.float64)
     found = principal_component(torch.stack([wave, -wave]))
     assert found[0, 1] == found.max() > 0

@@ -22,7 +22,7 @@ from explainers.methods.perturbation.kept_parts import KeptParts
 from explainers.perturbation.baselines import baseline_of, levels_of
 from explainers.perturbation.segments import grid
 from tests.support.calls import call, small
-from tests.support.nets import ClassToken, Weighted, curved, random_images, settle
+from tests.support.nets import ClassToken, Weighted, Written, curved, random_images, settle
 
 FAMILY = [name for name, method in METHODS.items() if method.family == "perturbation"]
 PARTS = ["feature_ablation", "lime", "kernel_shap", "shapley_sampling"]
@@ -118,11 +118,8 @@ def test_impossible_masks_are_refused():
                 call(name, curved(), random_images(1), 1, masks=given)
 
 
-class Product(nn.Module):
-    """The product of two pixels, and a single third one."""
-
-    def forward(self, x):
-        return torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1)
+PRODUCT = Written(lambda _, x: torch.stack([x[:, 0, 0, 0] * x[:, 0, 3, 3], x[:, 0, 1, 2]], 1))
+"""The product of two pixels, and a single third one."""
 
 
 class Detector(nn.Module):
@@ -173,8 +170,8 @@ def test_mc_rise_without_a_color_is_the_mean_of_all():
 def test_mc_rise_takes_colors_in_the_models_units():
     """With black as the only color a cell is either visible or black: the masking of RISE."""
     x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
-    black = mc_rise(Product(), x, 1, samples=3000, cells=2, colors=torch.zeros(1, 1))
-    seen = rise(Product(), x, 1, samples=3000, cells=2)
+    black = mc_rise(PRODUCT, x, 1, samples=3000, cells=2, colors=torch.zeros(1, 1))
+    seen = rise(PRODUCT, x, 1, samples=3000, cells=2)
     # Mean score with the cell visible minus with it masked; RISE subtracts the mean of both, half of it at p = 1/2.
     torch.testing.assert_close(black / 2, seen, rtol=0, atol=0.03)
     assert seen.max() > 0.1
@@ -182,25 +179,19 @@ def test_mc_rise_takes_colors_in_the_models_units():
 
 def test_mc_rise_with_one_channel_has_dark_and_light_and_refuses_other_shapes():
     x = torch.rand(1, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert mc_rise(Product(), x, 0, samples=20, color=1).isfinite().all()
+    assert mc_rise(PRODUCT, x, 0, samples=20, color=1).isfinite().all()
     with pytest.raises(BadOption, match="color=2"):
-        mc_rise(Product(), x, 0, samples=20, color=2)
+        mc_rise(PRODUCT, x, 0, samples=20, color=2)
 
     for colors in (torch.zeros(2), torch.zeros(2, 4), torch.zeros(0, 3)):
         with pytest.raises(BadOption, match="colors"):
             mc_rise(curved(), random_images(1), 1, samples=4, colors=colors)
 
 
-class Square(nn.Module):
+def square(top=6, left=12, side=8, scale=1.0):
     """The score depends only on one square of the image."""
-
-    def __init__(self, top=6, left=12, side=8, scale=1.0) -> None:
-        super().__init__()
-        self.box, self.scale = (slice(top, top + side), slice(left, left + side)), scale
-
-    def forward(self, x):
-        score = 5 * x[(..., *self.box)].mean((1, 2, 3)).tanh() * self.scale
-        return torch.stack([score, -score], 1)
+    box = (..., slice(top, top + side), slice(left, left + side))
+    return Written(lambda _, x: 5 * scale * x[box].mean((1, 2, 3)).tanh()[:, None] * torch.tensor([1, -1]))
 
 
 def bright(n=1):
@@ -210,7 +201,7 @@ def bright(n=1):
 def test_the_mask_covers_the_square_that_the_score_depends_on():
     """Also in corners, where a disc lies partly outside the image."""
     for top, left in ((6, 12), (0, 0), (16, 24)):
-        found = extremal_perturbation(Square(top, left), bright(), 0, area=64 / 768, baseline="zeros", steps=80)[0]
+        found = extremal_perturbation(square(top, left), bright(), 0, area=64 / 768, baseline="zeros", steps=80)[0]
         inside = found[top : top + 8, left : left + 8]
         assert inside.mean() > 0.8 and inside.sum() > 0.6 * found.sum()
         assert found.mean() == pytest.approx(64 / 768, abs=0.05)
@@ -218,29 +209,26 @@ def test_the_mask_covers_the_square_that_the_score_depends_on():
 
 def test_the_mask_is_invariant_to_the_scale_of_the_score():
     x = bright()
-    expected = extremal_perturbation(Square(), x, 0, steps=8)
+    expected = extremal_perturbation(square(), x, 0, steps=8)
     for scale in (1000.0, 1e-5):
-        found = extremal_perturbation(Square(scale=scale), x, 0, steps=8)
+        found = extremal_perturbation(square(scale=scale), x, 0, steps=8)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_without_gradient_the_mask_is_blank_with_a_finding():
     x = bright()
     x[:, :, 6:14, 12:20] = 0
-    explained = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
+    explained = explain("extremal_perturbation", square(), x, 0, baseline="zeros", steps=5)
     assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
 
 
 def test_a_failed_search_is_reported():
     """Oracle: the score decreases in every pixel, so one step from the full mask stays below the baseline's score."""
 
-    class Against(torch.nn.Module):
-        def forward(self, x):
-            return -x.sum((1, 2, 3))[:, None].repeat(1, 2)
-
+    against = Written(lambda _, x: -x.sum((1, 2, 3))[:, None].repeat(1, 2))
     x = bright()
-    found = explain("extremal_perturbation", Against(), x, 0, baseline="zeros", steps=1)
-    well = explain("extremal_perturbation", Square(), x, 0, baseline="zeros", steps=5)
+    found = explain("extremal_perturbation", against, x, 0, baseline="zeros", steps=1)
+    well = explain("extremal_perturbation", square(), x, 0, baseline="zeros", steps=5)
 
     (told,) = [each.sentence for each in found.findings[0] if each.code == "search_failed"]
     assert "not more than the baseline alone (0)" in told
@@ -250,14 +238,10 @@ def test_a_failed_search_is_reported():
 def test_a_part_worse_than_a_control_is_reported():
     """The score counts scattered dots, of which no disc holds as many as the part at edges."""
 
-    class Dots(nn.Module):
-        def forward(self, x):
-            score = x[:, :, ::6, ::6].sum((1, 2, 3)).clamp(min=0.0) ** 2
-            return torch.stack([score, -score], 1)
-
+    dots = Written(lambda _, x: x[:, :, ::6, ::6].sum((1, 2, 3)).clamp(min=0.0)[:, None] ** 2 * torch.tensor([1, -1]))
     x = torch.zeros(1, 3, 48, 48)
     x[:, :, ::6, ::6] = x[:, :, ::6, 1::6] = 5
-    found = explain("extremal_perturbation", Dots(), x, 0, area=0.4, baseline="zeros", steps=1)
+    found = explain("extremal_perturbation", dots, x, 0, area=0.4, baseline="zeros", steps=1)
     (told,) = [each for each in found.findings[0] if each.code == "search_failed"]
     assert "equally large part at edges" in told.sentence and told.facts["other"] > told.facts["score"]
 
@@ -270,7 +254,7 @@ def test_values_between_0_and_1_are_weaker_blurs():
     torch.testing.assert_close(levels[0], baseline_of(x, "blur"))
     slopes = [float(level.diff(dim=-1).abs().sum()) for level in levels]
     assert slopes == sorted(slopes)
-    with open_run(Square(), x, 0) as run:
+    with open_run(square(), x, 0) as run:
         run.scoring.score_inputs()
         kept = KeptParts(run, levels, 0.1)
         for mask, expected in ((1.0, x), (0.0, levels[0]), (2.5 / 7, (levels[2] + levels[3]) / 2)):

@@ -8,11 +8,11 @@ from torch import nn
 
 from explainers import explain, is_cam, score_cam, ss_cam
 from explainers.methods.cams.channel_groups import group_channels
-from tests.support.nets import act_grad, check_once, random_images, rel, residual, settle
+from tests.support.nets import act_grad, random_images, rel, residual, settle
 from tests.support.oracles.cams import mask_weighted_cam
 
 CLASSES = [2, 0, 5]
-FAMILY = [(score_cam, {}), (ss_cam, {"samples": 2}), (is_cam, {"steps": 3})]
+FAMILY = [(score_cam, {}), (ss_cam, {"samples": 2, "sigma": 0.0}), (is_cam, {"steps": 3})]
 family = pytest.mark.parametrize(("method", "options"), FAMILY, ids=[m.__name__ for m, _ in FAMILY])
 
 
@@ -26,29 +26,6 @@ class RecordInputs(nn.Module):
     def forward(self, x):
         self.inputs.append(x.detach().clone())
         return self.net(x)
-
-
-def test_p33_no_masked_image_is_brighter_than_the_original():
-    """torchcam's coefficients add up to 5.5; here they are i / N."""
-    net, images = RecordInputs(residual()), random_images(2)
-    check_once(net, images)
-    net.inputs.clear()
-    is_cam(net, images, 1, layer="net.layer2", steps=10)
-    highest = images.abs().amax((1, 2, 3)).max()
-    assert len(net.inputs) > 2 and all(float(x.abs().max()) <= float(highest) for x in net.inputs)
-
-
-def test_p34_masks_are_upsampled_and_then_normalized():
-    """Each mask spans 0 to 1 at the image's size; normalized before upsampling, it would not."""
-    net, images = RecordInputs(residual()), torch.ones(1, 3, 12, 16, dtype=torch.float64)
-    images[:, 0, 0, 0] = 1.5  # a constant image would have constant activations
-    check_once(net, images)
-    net.inputs.clear()
-    score_cam(net, images, 1, layer="net.layer2", batch_size=6)
-    channels = torch.cat([x[:, 1] for x in net.inputs if len(x) == 6])
-    assert len(channels) == 6
-    torch.testing.assert_close(channels.amax((1, 2)), torch.ones(6).double())
-    torch.testing.assert_close(channels.amin((1, 2)), torch.zeros(6).double())
 
 
 def test_p35_nearly_uniform_weights_are_reported_and_the_remedy_helps():
@@ -81,11 +58,11 @@ def parts_of(method):
 
 
 @family
-def test_increase_is_the_score_minus_that_of_a_blank_image(method, options):
+def test_p33_p34_increase_is_the_score_minus_that_of_a_blank_image(method, options):
+    """Masks are upsampled and then normalized, and those of IS-CAM are i / N of one; torchcam's add up to 5.5."""
     net, images = residual(), random_images()
     expected = mask_weighted_cam(net, images, CLASSES, parts_of(method), increase=True)
-    quiet = {"sigma": 0.0} if method is ss_cam else {}
-    actual = method(net, images, CLASSES, layer="layer2", weights="increase", relu=False, **quiet, **options)
+    actual = method(net, images, CLASSES, layer="layer2", weights="increase", relu=False, **options)
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
     assert (actual < 0).any()
 
@@ -97,8 +74,7 @@ def test_constant_channels_share_one_blank_image(method, options):
     for norm in (net.bn1, net.layer1.bn2, net.layer2.bn2):
         norm.weight.data[:2] = norm.bias.data[:2] = 0
     assert not act_grad(net, net.layer2, images, [2])[0][:, :2].any()
-    quiet = {"sigma": 0.0} if method is ss_cam else {}
-    actual = method(net, images, 2, layer="layer2", relu=False, **quiet, **options)
+    actual = method(net, images, 2, layer="layer2", relu=False, **options)
     expected = mask_weighted_cam(net, images, [2], parts_of(method))
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-11)
 
@@ -128,13 +104,12 @@ def test_channels_with_the_same_mask_are_grouped():
 def test_a_channel_has_the_score_of_its_most_similar_mask(method, options):
     """Oracle: the score of each group's representative, masked one by one, is that of all its channels."""
     net, images = residual(), random_images(1)
-    quiet = {"sigma": 0.0} if method is ss_cam else {}
     _, leader = group_channels(act_grad(net, net.layer2, images, [2])[0][0], 4)
     assert len(leader.unique()) == 4 < len(leader)
     for weights in ("softmax", "increase"):
         given = {"increase": weights == "increase", "leader": leader}
         expected = mask_weighted_cam(net, images, [2], parts_of(method), **given)
-        found = method(net, images, 2, layer="layer2", channels=4, weights=weights, relu=False, **quiet, **options)
+        found = method(net, images, 2, layer="layer2", channels=4, weights=weights, relu=False, **options)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
 
 

@@ -11,35 +11,26 @@ from torch import nn
 
 from explainers import (
     Contrast,
-    Logit,
     MaskScores,
-    Probability,
     Unit,
     explain,
     feature_ablation,
-    hsic,
     kernel_shap,
     lime,
     rex,
     shapley_sampling,
     sobol,
 )
-from tests.support.nets import Weighted, curved, random_images, settle
+from tests.support.nets import Weighted, Written, curved, random_images, settle
 from tests.support.oracles.masks import cells_of, over_area, shapley_map, value_of
 
 CLASSES = [2, 0, 5]
 
 
-class Corners(nn.Module):
+def corners(scale: float) -> nn.Module:
     """A linear model on 4 pixels, in any unit of the score."""
-
-    def __init__(self, scale: float) -> None:
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x):
-        terms = x.flatten(1) * x.new_tensor([1.0, 2.0, -3.0, 4.0]) * self.scale
-        return torch.stack([terms.sum(1), -terms.sum(1)], 1)
+    weights = scale * torch.tensor([[1.0, 2.0, -3.0, 4.0], [-1.0, -2.0, 3.0, -4.0]], dtype=torch.float64)
+    return Written(lambda _, x: x.flatten(1) @ weights.T)
 
 
 class Pairs(nn.Module):
@@ -56,7 +47,7 @@ def test_p103_lime_is_exact_on_a_linear_model_at_every_scale():
     x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
     for scale, samples in ((1.0, 1000), (0.01, 1000), (1e-6, 12), (300.0, 12)):
         expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
-        found = lime(Corners(scale), x, 0, masks=(2, 2), samples=samples)
+        found = lime(corners(scale), x, 0, masks=(2, 2), samples=samples)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
 
 
@@ -117,26 +108,6 @@ def test_feature_ablation_with_overlapping_masks():
     torch.testing.assert_close(feature_ablation(net, x, 1, masks=masks)[0], expected, rtol=1e-9, atol=1e-12)
 
 
-class Cells(nn.Module):
-    """A function of the visibility of each of 2 x 2 cells of a white image."""
-
-    def __init__(self, function, scale=1.0, shift=0.0) -> None:
-        super().__init__()
-        self.function, self.scale, self.shift = function, scale, shift
-
-    def forward(self, x):
-        u = x.mean(1).reshape(-1, 2, 2, 2, 2).mean((2, 4)).flatten(1)
-        score = self.function(*u.T) * self.scale + self.shift
-        return torch.stack([score, -score], 1)
-
-
-WHITE = torch.ones(1, 1, 4, 4, dtype=torch.float64)
-
-
-def cells_of_map(found):
-    return found[0, ::2, ::2].flatten()
-
-
 def test_sobol_by_jansens_estimator_on_the_same_points():
     """Oracle: one design and one cell at a time, on a curved network; the variance is that of all masks."""
     net, x, designs = curved(), random_images(), 4
@@ -162,38 +133,22 @@ def test_sobol_by_jansens_estimator_on_the_same_points():
         torch.testing.assert_close(found[n], (moved / variance)[labels], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [sobol, hsic])
-def test_neither_scale_nor_shift_of_the_score_matters(method):
-    """Xplique's HSIC takes the median score as the width of its kernel, which moves with the logit's constant."""
-
-    def function(a, b, c, d):
-        return a * b + 0.3 * c
-
-    expected = method(Cells(function), WHITE, 0, cells=2, samples=64)
-    assert (expected >= 0).all() and expected.max() > 2 * expected.min()
-    for scale, shift in ((1000.0, 0.0), (1e-4, 0.0), (-1.0, 0.0), (1.0, 50.0)):
-        found = method(Cells(function, scale, shift), WHITE, 0, cells=2, samples=64)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
-
-
 FOUR = torch.ones(1, 1, 2, 2, dtype=torch.float64)
 
 
-class Decision(nn.Module):
+def decision(function):
     """Class 1 if a function of the visibility of the four pixels of a white image is true, else class 0."""
 
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
     def forward(self, x):
-        score = torch.tensor([float(self.function(*row)) for row in (x[:, 0].flatten(1) > 0.5).tolist()]).to(x)
+        score = torch.tensor([float(function(*row)) for row in (x[:, 0].flatten(1) > 0.5).tolist()]).to(x)
         return torch.stack([torch.full_like(score, 0.5), score, score - 9], 1)
+
+    return Written(forward)
 
 
 def quadrants(function):
     """The responsibilities of the four pixels; they are the only partition of 2 x 2 pixels."""
-    return rex(Decision(function), FOUR, samples=1, steps=1)[0].flatten().tolist()
+    return rex(decision(function), FOUR, samples=1, steps=1)[0].flatten().tolist()
 
 
 def test_responsibility_by_brute_force_over_random_decisions():
@@ -213,16 +168,9 @@ def test_responsibility_by_brute_force_over_random_decisions():
         assert quadrants(lambda *shown, table=table: table[shown]) == pytest.approx(expected, abs=1e-15)
 
 
-def test_forms_of_a_class_are_the_same():
-    net, image = Decision(lambda a, b, c, d: a and (b or c)), FOUR.expand(2, 1, 2, 2)
-    expected = rex(net, image, samples=3, steps=2)
-    for form in (1, [1, 1], Logit(1), Probability(1), lambda scores: scores[:, 1]):
-        assert torch.equal(rex(net, image, form, samples=3, steps=2), expected)
-
-
 def test_a_baseline_that_keeps_the_class_is_reported():
     for baseline, suffices in (("mean", True), (1.0, True), (0.0, False)):
-        found = explain("rex", Decision(lambda a, b, c, d: a and b), FOUR, baseline=baseline, samples=1, steps=1)
+        found = explain("rex", decision(lambda a, b, c, d: a and b), FOUR, baseline=baseline, samples=1, steps=1)
         assert found.map.any() != suffices
         assert ("baseline_suffices" in {each.code for each in found.findings[0]}) == suffices
 
@@ -230,34 +178,29 @@ def test_a_baseline_that_keeps_the_class_is_reported():
 def test_equal_scores_do_not_keep_a_class():
     """A network without biases gives a black image equal scores, which do not predict class 0."""
 
-    class Linear(nn.Module):
-        def forward(self, x):
-            return torch.stack([x[:, 0, 0, 0], -x[:, 0, 0, 0]], 1)
-
-    assert rex(Linear(), FOUR, samples=1, steps=1)[0].tolist() == [[1, 0], [0, 0]]
+    linear = Written(lambda _, x: torch.stack([x[:, 0, 0, 0], -x[:, 0, 0, 0]], 1))
+    assert rex(linear, FOUR, samples=1, steps=1)[0].tolist() == [[1, 0], [0, 0]]
 
 
-class Values(nn.Module):
+def values(dense):
     """Another output for the same decision: one value per image, or a class map."""
-
-    def __init__(self, dense: bool) -> None:
-        super().__init__()
-        self.decision, self.dense = Decision(lambda a, b, c, d: a and (b or c)), dense
 
     def forward(self, x):
         score = self.decision(x)[:, 1:2] * 3 - 7
-        return torch.cat([score, score.cos()], 1)[:, :, None, None].expand(-1, -1, 4, 4) if self.dense else score
+        return torch.cat([score, score.cos()], 1)[:, :, None, None].expand(-1, -1, 4, 4) if dense else score
+
+    return Written(forward, decision=decision(lambda a, b, c, d: a and (b or c)))
 
 
 OTHER_TARGETS = [
-    (Values(dense=False), None),
-    (Values(dense=False), lambda values: values[:, 0]),
-    (Values(dense=True), MaskScores(torch.ones(4, 4), 0)),
-    (Values(dense=True), lambda maps: maps[:, 0].mean((1, 2))),
-    (Values(dense=False), Unit("decision", 1)),
-    (Decision(lambda a, b, c, d: a and (b or c)), 2),
-    (Decision(lambda a, b, c, d: a and (b or c)), Contrast(2, 0)),
-    (Decision(lambda a, b, c, d: not (a and (b or c))), 1),
+    (values(dense=False), None),
+    (values(dense=False), lambda values: values[:, 0]),
+    (values(dense=True), MaskScores(torch.ones(4, 4), 0)),
+    (values(dense=True), lambda maps: maps[:, 0].mean((1, 2))),
+    (values(dense=False), Unit("decision", 1)),
+    (decision(lambda a, b, c, d: a and (b or c)), 2),
+    (decision(lambda a, b, c, d: a and (b or c)), Contrast(2, 0)),
+    (decision(lambda a, b, c, d: not (a and (b or c))), 1),
 ]
 
 
@@ -271,7 +214,7 @@ def test_another_target_is_kept_if_its_score_is_nearer_to_that_of_the_image():
 
 def test_the_highest_score_is_not_a_class():
     """It equals the score of class 1 for the image, which a alone keeps as the prediction."""
-    net = Decision(lambda a, b, c, d: 2 if a and b else 0.6 * a)
+    net = decision(lambda a, b, c, d: 2 if a and b else 0.6 * a)
     assert rex(net, FOUR, 1, samples=1, steps=1)[0].flatten().tolist() == [1, 0, 0, 0]
     assert rex(net, FOUR, lambda scores: scores.amax(1), samples=1, steps=1)[0].flatten().tolist() == [1, 1, 0, 0]
 
@@ -279,25 +222,19 @@ def test_the_highest_score_is_not_a_class():
 def test_rounding_is_not_a_score():
     """The values of image and baseline differ in the last digit."""
 
-    class Constant(nn.Module):
-        def forward(self, x):
-            return 1 + 2.5e-16 * x.mean((1, 2, 3))[:, None]
-
-    found = explain("rex", Constant(), FOUR)
+    constant = Written(lambda _, x: 1 + 2.5e-16 * x.mean((1, 2, 3))[:, None])
+    found = explain("rex", constant, FOUR)
     assert not found.map.any() and "baseline_suffices" in {each.code for each in found.findings[0]}
 
 
-class First(nn.Module):
-    """The score of class 1 is the first pixel."""
-
-    def forward(self, x):
-        return torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1)
+FIRST = Written(lambda _, x: torch.stack([torch.full_like(x[:, 0, 0, 0], 0.5), x[:, 0, 0, 0]], 1))
+"""The score of class 1 is the first pixel."""
 
 
 def test_images_smaller_than_four_parts():
     """Only the first pixel counts: each partition ends at it, and does not split it again."""
     for size in ((1, 1), (1, 5), (3, 1), (2, 3)):
-        result = explain("rex", First(), torch.ones(2, 1, *size), samples=5, steps=9, batch_size=75)
+        result = explain("rex", FIRST, torch.ones(2, 1, *size), samples=5, steps=9, batch_size=75)
         found = result.map
         assert found.shape == (2, *size) and found[0].argmax() == 0 and 1 <= found[0, 0, 0] <= max(size)
         assert result.is_complete and result.done == result.total < 5 * 9 * 15

@@ -19,15 +19,13 @@ from explainers import (
     Probability,
     Recommendation,
     WrongType,
-    center_control,
     evaluate,
     explain,
-    random_control,
 )
 from explainers.maps.resize import resize
 from explainers.metrics.comparison import mean_and_error
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
-from tests.support.nets import LinearScore, curved, random_images, residual
+from tests.support.nets import LinearScore, random_images, residual
 
 BOTH = ("deletion", "insertion")
 
@@ -277,10 +275,3 @@ def test_explanations_of_different_targets_need_a_target():
     assert evaluate(MODEL, IMAGES, maps, target=2, steps=2).target == [2, 2, 2]
     assert evaluate(MODEL, IMAGES, {"1": maps["1"], "mine": chance(0)}, steps=2).target == [1, 1, 1]
     assert isinstance(evaluate(MODEL, IMAGES, maps["1"], steps=2), explainers.Evaluation)
-
-
-def test_the_width_of_the_center_blob_and_the_number_of_cells_are_options():
-    assert center_control(curved(), random_images(), width=0.05).sum() < center_control(curved(), random_images()).sum()
-    for control, wrong in ((random_control, {"cells": 0}), (center_control, {"width": 0.0})):
-        with pytest.raises(BadOption, match=next(iter(wrong))):
-            control(curved(), random_images(), 1, **wrong)

@@ -93,15 +93,6 @@ def test_progress_can_raise_without_side_effects_or_stop_with_partial_results(na
         assert seen[0].total > seen[0].done > 0 and isinstance(seen[0].evaluation, Evaluation)
 
 
-def test_a_budget_returns_partial_results():
-    model, images = residual(seconds=0.02), random_images()
-    found = evaluate(model, images, "saliency", metrics=("deletion", "insertion"), budget=0.1, batch_size=2)
-    assert found.values["insertion"].isnan().all() and found.seconds < 2
-    assert set(found.reasons["insertion"]) == {"the time budget was exceeded"}
-    assert "the time budget was exceeded" in str(found)
-    assert {place.verdict for place in found.comparisons["insertion"].values()} == {"unknown"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

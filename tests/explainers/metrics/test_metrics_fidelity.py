@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from explainers import evaluate, explain, full_gradients, saliency
 from explainers.metrics.metric import EvaluationSettings
@@ -14,7 +13,7 @@ from explainers.metrics.run import evaluator
 from explainers.perturbation.baselines import baseline_of
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.segments import grid, superpixels
-from tests.support.nets import LinearScore, curved, plain, random_images, residual
+from tests.support.nets import LinearScore, Written, curved, plain, random_images, residual
 
 CLASSES = [0, 1, 2]
 GENERATOR = torch.Generator().manual_seed(3)
@@ -35,14 +34,9 @@ def measure(metric, net, maps, x=IMAGES, *, baseline=BASELINE, target=0, control
 def squares(samples, seed=0, shape=(12, 16)):
     """The squares that infidelity replaces, as masks [samples, h, w]: what a network sees in place of zeros."""
     seen = []
-
-    class Watch(nn.Module):
-        def forward(self, x):
-            seen.extend(x[:, 0].detach())
-            return x.flatten(1)
-
+    watch = Written(lambda _, x: seen.extend(x[:, 0].detach()) or x.flatten(1))
     image = torch.zeros(1, 1, *shape, dtype=torch.float64)
-    measure("infidelity", Watch(), image[0], image, baseline=image + 1, samples=samples, seed=seed)
+    measure("infidelity", watch, image[0], image, baseline=image + 1, samples=samples, seed=seed)
     return torch.stack([each for each in seen if each.any() and not each.all()][-samples:])
 
 
@@ -196,13 +190,8 @@ def test_mu_fidelity_by_a_loop_over_subsets(parts, correlation):
 def test_m11_every_subset_has_the_same_number_of_parts():
     """Bhatt et al. fix |S|; xplique draws each cell with a probability, so the area causes a correlation."""
     seen = []
-
-    class Count(nn.Module):
-        def forward(self, x):
-            seen.extend((x == 7).flatten(1).sum(1).tolist())
-            return x.flatten(1)
-
-    measure("mu_fidelity", Count(), torch.rand(1, 3, 3), torch.rand(1, 1, 20, 20), baseline=7.0, cells=10, samples=30)
+    count = Written(lambda _, x: seen.extend((x == 7).flatten(1).sum(1).tolist()) or x.flatten(1))
+    measure("mu_fidelity", count, torch.rand(1, 3, 3), torch.rand(1, 1, 20, 20), baseline=7.0, cells=10, samples=30)
     assert set(seen) == {0, 0.35 * 100 * 4}
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import explainers
-from explainers import BadOption, BadTarget, Evaluation, Explanation, LogProbability, Probability, evaluate, explain
+from explainers import BadOption, Evaluation, Explanation, evaluate, explain
 from explainers.maps.resize import resize
-from tests.support.nets import curved, plain, random_images, residual
+from tests.support.nets import Written, curved, random_images, residual
 
 SLIGHT = {"sensitivity_max": {"radius": 1e-6, "samples": 1}}
 
@@ -58,20 +58,6 @@ def test_a_loaded_explanation_is_recomputed_if_the_file_has_its_arguments(tmp_pa
 
 
 # One score
-
-
-def test_a_single_logit_is_measured_by_its_sigmoid() -> None:
-    """Its softmax is always 1, so all maps would be equal."""
-    model, x = plain(classes=1), random_images(3)
-
-    found, logits = evaluate(model, x, "saliency"), evaluate(model, x, "saliency", score="logit")
-
-    assert found.options["score"] == "sigmoid" and found.unit("deletion") == "mean sigmoid probability"
-    assert logits.unit("deletion") == "mean score"
-    torch.testing.assert_close(found.curves["deletion"], logits.curves["deletion"].sigmoid())
-    for target in (Probability(0, score="softmax"), LogProbability(0, score="softmax")):
-        with pytest.raises(BadTarget, match="softmax of one score is always 1"):
-            explainers.saliency(model, x, target)
 
 
 # Maps
@@ -153,18 +139,14 @@ def test_values_that_do_not_exist_are_excluded_or_have_a_reason() -> None:
         heat[:, :, 0] = images[:, 0, :, 0]
         return heat
 
-    class Infinite(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            total = x.flatten(1).sum(1)
-            return torch.stack([total.abs().log(), 0 * total], 1)
-
+    infinite = Written(lambda _, x: torch.stack([x.flatten(1).sum(1).abs().log(), x.new_zeros(len(x))], 1))
     x, heat = random_images(1), torch.zeros(1, 12, 16)
     shifted = evaluate(curved(), x, column, metrics="shift_stability", controls=False)
     assert shifted.is_complete and shifted.values["shift_stability"].isfinite().all()
     heat[:, ::3, ::4] = 1
     equal = evaluate(curved(), x, heat, metrics="mu_fidelity", controls=False, options={"mu_fidelity": {"cells": 4}})
     assert "are the same for all replaced parts" in why(equal)["mu_fidelity"]
-    black = evaluate(Infinite(), x, "saliency", target=0, baseline=0.0, score="logit", controls=False)
+    black = evaluate(infinite, x, "saliency", target=0, baseline=0.0, score="logit", controls=False)
     assert black.is_complete and all("is not finite" in each for each in why(black).values())
 
 
@@ -211,9 +193,3 @@ def test_other_arrays_are_refused(maps, message):
     with pytest.raises(BadOption) as refusal:
         values(maps)
     assert message in str(refusal.value)
-
-
-def test_the_type_of_what_is_not_an_array_is_named():
-    for maps, kind in ((set(), "a set"), (3.0, "a float"), (None, "None")):
-        with pytest.raises(TypeError, match=f"maps is {kind}; give a tensor or numpy array"):
-            values(maps)

@@ -5,26 +5,24 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torchvision
 from torch import nn
 
 import explainers
-from explainers import METHODS, ExplainerError, default_layer, explain, feature_maps, grad_cam, saliency
+from explainers import METHODS, ExplainerError, default_layer, feature_maps, grad_cam, saliency
 from tests.support import nets
 from tests.support.calls import NAMES, OF_LAYERS, call
 from tests.support.nets import act_grad, plain, random_images, rel, residual, settle
-from tests.support.token_nets import swin_v1
+from tests.support.token_nets import swin_v1, vit
 
 pytestmark = pytest.mark.sample
 
 
-def noise_images(n=2, height=64, width=96, seed=0, channels=3):
-    return torch.randn(n, channels, height, width, generator=torch.Generator().manual_seed(seed))
+def noise_images(n=2, height=64, width=96):
+    return random_images(n, 3, height, width).float()
 
 
 @functools.cache
@@ -90,18 +88,14 @@ def test_p52_a_convolution_called_twice_has_a_map_for_each_call():
             grad_cam(net, x, 1, layer=layer)
 
 
-def test_p53_a_resnets_block_relu():
-    net, x = network("resnet18"), noise_images()
-    names = [layer.name for layer in explainers.list_layers(net, x)]
-    assert "layer4.1.relu#0" in names and "layer4.1.relu#1" in names and "layer4.1.relu" not in names
-    assert torch.equal(feature_maps(net, x, layer="layer4.1.relu#1"), feature_maps(net, x, layer="layer4"))
-    assert not torch.equal(feature_maps(net, x, layer="layer4.1.relu#0"), feature_maps(net, x, layer="layer4"))
-    torch.testing.assert_close(grad_cam(net, x, 1, layer="layer4.1.relu#1"), grad_cam(net, x, 1, layer="layer4"))
-
-
 @pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])  # CAM explains only the last layer
 def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
-    net, x = settle(nets.TupleNet().double()), random_images()
+    def twice(self, x):
+        return (y := self.conv(x)), 2 * y
+
+    pair = nets.Written(twice, conv=nn.Conv2d(3, 4, 3, padding=1))
+    net = nets.Written(lambda self, x: self.fc(sum(self.pair(x)).relu().mean((2, 3))), pair=pair, fc=nn.Linear(4, 5))
+    net, x = settle(net.double()), random_images()
     with pytest.raises((TypeError, ExplainerError), match="pair.*tuple|tuple.*pair"):
         call(name, net, x, 1, layer="pair")
     assert call(name, net, x, 1, layer="pair.conv").isfinite().all()
@@ -111,17 +105,9 @@ def test_p54_layer_that_gives_a_tuple_is_refused_with_the_remedy(name):
 def test_p55_dictionary_output_reaches_the_target_raw(name):
     net, x = settle(nets.DictNet().double()), random_images()
     layer = {"layer": "net.conv2"} if name in OF_LAYERS else {}
-    seen = []
-
-    def target(output):
-        seen.append(sorted(output))
-        return output["out"][:, 2].mean((1, 2))
-
-    result = call(name, net, x, target, **layer)
-    assert result.isfinite().all() and all(each == ["aux", "out"] for each in seen)
-    assert name != "grad_cam" or len(seen) == 1, "once for each forward pass"
+    result = call(name, net, x, lambda output: output["out"][:, 2].mean((1, 2)), **layer)
+    assert result.isfinite().all()
     if METHODS[name].reads_class:
-        assert seen
         with pytest.raises(ValueError, match="dict"):
             call(name, net, x, 1, **layer)
 
@@ -137,20 +123,6 @@ def test_p56_googlenet_with_auxiliary_outputs_in_train_mode():
     assert net.training and net.inception5b.training
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "cam"])
-def test_p57_every_form_of_a_relu_gives_the_same_map(name):
-    forms = [settle(nets.Activated(f).double()) for f in (nn.ReLU(), nn.ReLU(inplace=True), F.relu, torch.Tensor.relu_)]
-    if (reason := METHODS[name].applies(forms[0])) is not None:
-        pytest.skip(reason)
-    # The default layer may be the module of the ReLU, which a function does not have.
-    named = {"layer": "conv2", "layers": ["conv1", "conv2"]}
-    where = {key: value for key, value in named.items() if key in inspect.signature(METHODS[name].function).parameters}
-    x = random_images(2)
-    expected, *others = (call(name, net, x, [2, 0], **where, **signed(name)) for net in forms)
-    for other in others:
-        torch.testing.assert_close(other, expected, rtol=1e-9, atol=1e-12)
-
-
 # F. Modes, dtypes, wrappers
 
 
@@ -158,7 +130,7 @@ def test_p75_default_layer_is_the_last_spatial_stage():
     for name in ("vgg11", "squeezenet1_1", "densenet121", "mobilenet_v2"):
         assert default_layer(network(name), noise_images(1, 128, 160)) == "features", name
     assert default_layer(swin_v1().float(), noise_images(1)) == "norm"
-    assert default_layer(vit(), noise_images(1, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
+    assert default_layer(vit(), random_images(1, 3, 64, 64)) == "encoder.layers.encoder_layer_2.ln_1"
 
 
 FROZEN = {
@@ -187,20 +159,12 @@ def test_p76_p77_models_without_hooks_are_refused_or_explained_correctly(kind):
                     call(name, net, x, 1, **where)
         elif method.needs is None:
             assert method.applies(net) is None, name
-    for name in (
-        "saliency",
-        "integrated_gradients",
-        "smooth_grad",
-        "occlusion",
-        "rise",
-        "guided_backprop",
-        "deconvnet",
-    ):
+    for name in ("saliency", "integrated_gradients", "smooth_grad", "occlusion", "rise", "guided_backprop"):
         options = {"batch_size": 3} if kind == "exported" and METHODS[name].long else {}
         try:
             found = call(name, net, x, 1, **options)
         except ExplainerError as refusal:
-            assert name in ("guided_backprop", "deconvnet") and kind in str(refusal) and "saliency" in str(refusal)
+            assert name == "guided_backprop" and kind in str(refusal) and "saliency" in str(refusal)
         else:
             torch.testing.assert_close(found, call(name, original, x, 1), rtol=1e-8, atol=1e-10)
 
@@ -242,88 +206,3 @@ def test_p80_a_refused_model_fails_once_and_prints_nothing(capfd):
         grad_cam(frozen("scripted"), random_images())
     gc.collect()
     assert capfd.readouterr() == ("", "")
-
-
-# G. Transformers
-
-
-def tokens_by_hand(net, layer, x, classes, grid, extra=1):
-    """Grad-CAM from tokens: the mean over patch tokens, the class token left out."""
-    a, g, _ = act_grad(net, layer, x, classes)
-    a, g = a[:, extra:], g[:, extra:]
-    return (g.mean(1, keepdim=True) * a).sum(2).unflatten(1, grid)
-
-
-def vit(size=64, patch=16):
-    return settle(torchvision.models.VisionTransformer(size, patch, 3, 2, 16, 32, num_classes=7))
-
-
-def test_p81_p83_vit_blocks_give_the_grid_of_their_patches():
-    net, x = vit(), noise_images(2, 64, 64)
-    layer = "encoder.layers.encoder_layer_1"
-    found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
-    assert found.shape == (2, 4, 4)
-    expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (4, 4))
-    assert rel(found, expected) < 1e-5
-    assert feature_maps(net, x, layer=layer).shape == (2, 16, 4, 4)
-    assert grad_cam(vit(48, 8), noise_images(1, 48, 48), 1).shape == (1, 6, 6), "the grid is not fixed"
-
-
-def test_p84_sixteen_tokens_of_two_by_eight_or_eight_by_two():
-    for rows, columns in ((2, 8), (8, 2)):
-        net, x = settle(nets.ClassToken((rows, columns))), noise_images(2, 16 * rows, 16 * columns)
-        for layer in ("blocks.0", "blocks.1.ln_1"):
-            found = grad_cam(net, x, [1, 2], layer=layer, relu=False)
-            expected = tokens_by_hand(net, net.get_submodule(layer), x, [1, 2], (rows, columns))
-            assert found.shape == (2, rows, columns) and rel(found, expected) < 1e-5
-
-
-LAST = "encoder.layers.encoder_layer_2"
-
-
-def test_p82_the_last_block_has_no_gradient_on_patches_and_the_default_has():
-    net, x = vit(), noise_images(2, 64, 64)
-    _, g, _ = act_grad(net, net.get_submodule(LAST), x, [1, 2])
-    assert g[:, 1:].abs().max() == 0 and g[:, 0].abs().max() > 0
-    expected = tokens_by_hand(net, net.get_submodule(f"{LAST}.ln_1"), x, [1, 2], (4, 4))
-    assert expected.any() and rel(grad_cam(net, x, [1, 2], relu=False), expected) < 1e-5
-    e = explain("grad_cam", net, x, [1, 2], layer=LAST)
-    assert e.layer == f"{LAST}.ln_1" and e.findings[0][0].code == "token_only_gradient"
-
-
-def signed(name):
-    """A final ReLU may rightly blank a map; before it, none may be blank."""
-    return {"relu": False} if "relu" in METHODS[name].options else {}
-
-
-@pytest.mark.parametrize("name", [name for name in OF_LAYERS if name != "cam"])
-def test_p82_p85_maps_of_the_last_vit_block_and_of_swins_layouts_are_not_blank(name):
-    """Identity: Swin's `norm` keeps channels last, `permute` returns the same values with channels first."""
-    net, x = vit(), noise_images(2, 64, 64)
-    if METHODS[name].applies(net, LAST) is None:
-        assert call(name, net, x, [1, 2], layer=LAST, **signed(name)).flatten(1).any(1).all()
-    net, x = swin_v1(8), random_images(2, 3, 32, 64)
-    if METHODS[name].applies(net, "norm") is None:
-        last, second = (call(name, net, x, [1, 2], layer=layer, **signed(name)) for layer in ("norm", "permute"))
-        torch.testing.assert_close(last, second, rtol=1e-7, atol=1e-11)
-        assert last.flatten(1).any(1).all()
-
-
-def test_p85_channels_last_layers_of_swin_and_inside_convnext_blocks():
-    def check(net, x, layer):
-        a, g, _ = act_grad(net, net.get_submodule(layer), x, [5])
-        expected = (g.mean((1, 2), keepdim=True) * a).sum(3)
-        found = grad_cam(net, x, 5, layer=layer, relu=False)
-        assert found.shape == expected.shape and rel(found, expected) < 1e-5
-
-    x = noise_images(1)
-    swin = settle(torchvision.models.SwinTransformer([4, 4], 16, [1, 2], [2, 2], [4, 4], num_classes=7))
-    for layer in ("features.1", "features.3", "norm"):
-        check(swin, x, layer)
-    maps = feature_maps(swin, x, layer="norm")
-    assert maps.shape == (1, 32, 8, 12) and torch.equal(maps, feature_maps(swin, x, layer="permute"))
-    config = torchvision.models.convnext.CNBlockConfig
-    net = settle(torchvision.models.ConvNeXt([config(8, 16, 1), config(16, None, 2)], num_classes=7))
-    check(net, x, "features.3.1.block.2")
-    outer = nets.cam_by_hand(net, net.features[3], x, [5])
-    assert rel(grad_cam(net, x, 5, layer="features.3", relu=False), outer) < 1e-5

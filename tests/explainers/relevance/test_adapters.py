@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_
 
 from explainers import excitation_backprop, lrp
 from explainers.rules.lrp_rules import COMPOSITES, RULES
-from tests.support.nets import plain, random_images, rel, settle
+from tests.support.nets import Written, plain, random_images, rel, settle
 
 CLASSES = [2, 0, 5]
 
@@ -137,16 +137,12 @@ def test_excitation_backprop_of_an_adapter(contrast):
 def test_adapted_layers_side_by_side_stay_apart(form):
     """Two layers of the same input and form whose outputs are added are two layers, with adapters or without."""
 
-    class Sides(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.left, self.right = (FORMS[form](nn.Conv2d(3, 6, 3, padding=1)) for _ in range(2))
-            self.fc = nn.Linear(6, 7)
+    def sides():
+        left, right = (FORMS[form](nn.Conv2d(3, 6, 3, padding=1)) for _ in range(2))
+        forward = lambda net, x: net.fc((net.left(x) + net.right(x)).relu().mean((2, 3)))  # noqa: E731
+        return settle(Written(forward, left=left, right=right, fc=nn.Linear(6, 7)).double())
 
-        def forward(self, x):
-            return self.fc((self.left(x) + self.right(x)).relu().mean((2, 3)))
-
-    x, nets = random_images(), [settle(Sides().double()) for _ in range(2)]
+    x, nets = random_images(), [sides() for _ in range(2)]
     nets[1].left, nets[1].right = nets[1].left.merge(), nets[1].right.merge()
     found = [lrp(net, x, CLASSES, rule="gamma") for net in nets]
     torch.testing.assert_close(found[0], found[1], rtol=1e-8, atol=1e-12)
@@ -155,20 +151,13 @@ def test_adapted_layers_side_by_side_stay_apart(form):
 def test_two_layers_next_to_a_third_stay_apart_with_an_activation_or_another_input():
     """Only a product of weights is an adapter; a bottleneck with a ReLU keeps its own rules."""
 
-    class Bottleneck(nn.Module):
-        def __init__(self, act):
-            super().__init__()
-            self.net = Adapted(nn.Conv2d(3, 6, 3, padding=1))
-            self.act, self.fc = act, nn.Linear(6, 7)
+    def forward(net, x):
+        return net.fc((net.inner.base(x) + net.inner.up(net.act(net.inner.down(x)))).relu().mean((2, 3)))
 
-        def forward(self, x):
-            net = self.net
-            return self.fc((net.base(x) + net.up(self.act(net.down(x)))).relu().mean((2, 3)))
-
-    x = random_images().abs()
-    nets = [settle(Bottleneck(act).double()) for act in (nn.ReLU(), nn.Identity())]
+    x, parts = random_images().abs(), {"inner": Adapted(nn.Conv2d(3, 6, 3, padding=1)), "fc": nn.Linear(6, 7)}
+    nets = [settle(Written(forward, act=act, **parts).double()) for act in (nn.ReLU(), nn.Identity())]
     for net in nets:
-        net.net.down.weight.data.abs_()  # the ReLU changes nothing but which layers are merged
+        net.inner.down.weight.data.abs_()  # the ReLU changes nothing but which layers are merged
     torch.testing.assert_close(nets[0](x), nets[1](x))
     assert rel(lrp(nets[0], x, CLASSES), lrp(nets[1], x, CLASSES)) > 1e-3
 

@@ -19,7 +19,7 @@ from explainers import (
     unit,
 )
 from explainers.call.attention.record import record_attention
-from tests.support.nets import ClassToken, random_images, residual, settle
+from tests.support.nets import Written, random_images, residual, settle
 from tests.support.oracles.attention import attend_by_hand, class_row, two_blocks, wide_images
 from tests.support.token_nets import PlainViT, conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
@@ -30,51 +30,16 @@ CLASSES = [2, 0, 4]
 # The weights
 
 
-def with_custom_attention(net: nn.Module, fused: bool) -> nn.Module:
-    """The same network with one Linear for q, k and v, and with its own attention instead of PyTorch's module."""
-    other = plain_vit(1, fused=fused)
-    with torch.no_grad():
-        other.patch.weight.copy_(net.conv_proj.weight)
-        other.patch.bias.copy_(net.conv_proj.bias)
-        other.tokens.copy_(net.class_token)
-        other.norm, other.head = net.ln, net.head
-        for mine, block in zip(other.blocks, net.blocks, strict=True):
-            mine.norm1, mine.norm2, mine.mlp = block.ln_1, block.ln_2, block.mlp
-            mine.attn.qkv.weight.copy_(block.attention.in_proj_weight)
-            mine.attn.qkv.bias.copy_(block.attention.in_proj_bias)
-            mine.attn.proj = block.attention.out_proj
-    return other
-
-
-def test_grad_eclip_needs_the_queries_and_keys():
-    """Identity of `nn.MultiheadAttention` and torch's function; attention without this function is refused by name."""
-    net = two_blocks()
-    with torch.no_grad():
-        net.positions.zero_()
-    fused = with_custom_attention(net, True)
-    torch.testing.assert_close(
-        grad_eclip(fused, wide_images(), CLASSES), grad_eclip(net, wide_images(), CLASSES), rtol=1e-10, atol=1e-14
-    )
-    with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
-        grad_eclip(with_custom_attention(net, False), wide_images(), CLASSES)
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
     """In eval mode `nn.TransformerEncoder` runs one fused kernel, whose attention weights cannot be recorded."""
-
-    class Encoded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patch = nn.Conv2d(3, 8, 16, 16)
-            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
-            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.encoder(self.patch(x).flatten(2).mT).mean(1))
-
-    net, x = settle(Encoded().double()).requires_grad_(False), random_images(2, 3, 32, 128)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=norm_first)
+    parts = {"patch": nn.Conv2d(3, 8, 16, 16), "head": nn.Linear(8, 5)}
+    net = Written(
+        lambda net, x: net.head(net.encoder(net.patch(x).flatten(2).mT).mean(1)),
+        encoder=nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), **parts,
+    )  # fmt: skip
+    net, x = settle(net.double()).requires_grad_(False), random_images(2, 3, 32, 128)
     for name in ATTENTION:
         found = METHODS[name](net, x, 1)
         assert found.shape[-2:] == (2, 8) and found.flatten(1).std(1).min() > 0
@@ -134,15 +99,14 @@ def test_p87_le_grad_of_mean_tokens_agrees_with_torchcam():
 def test_le_grad_of_mean_tokens_needs_blocks():
     """Attention modules that share one parent have no block output between them."""
 
-    class Flat(ClassToken):
-        def forward(self, x: Tensor) -> Tensor:
-            tokens = self.conv_proj(x).flatten(2).mT
-            for attention in (self.first, self.second):
-                tokens = tokens + attention(tokens, tokens, tokens)[0]
-            return self.head(tokens.mean(1))
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).mT
+        for attention in (self.first, self.second):
+            tokens = tokens + attention(tokens, tokens, tokens)[0]
+        return self.head(tokens.mean(1))
 
-    net = Flat()
-    net.first, net.second = (nn.MultiheadAttention(8, 2, batch_first=True) for _ in "ab")
+    attentions = {name: nn.MultiheadAttention(8, 2, batch_first=True) for name in ("first", "second")}
+    net = Written(forward, patch=nn.Conv2d(3, 8, 16, 16), **attentions, head=nn.Linear(8, 5))
     net = settle(net.double())
 
     assert le_grad(net, wide_images(), 1).any()
@@ -236,3 +200,8 @@ def test_le_grad_of_a_unit_by_hand():
     found = le_grad(net, x, unit("blocks.0", 3))
 
     torch.testing.assert_close(found, class_row(net, slope.relu().mean((1, 2))), rtol=1e-10, atol=1e-14)
+
+
+def test_grad_eclip_needs_the_queries_and_keys():
+    with pytest.raises(UnsupportedModel, match=r"queries and keys of 'blocks.1.attn'.*attn_implementation='sdpa'"):
+        grad_eclip(plain_vit(1, fused=False), wide_images(), CLASSES)

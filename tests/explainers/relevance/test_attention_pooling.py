@@ -162,15 +162,3 @@ def test_a_target_function_of_a_backbone_chooses_the_tokens() -> None:
     net, with_head = headless(1, "patches")
     found = attention_rollout(net, IMAGES, lambda output: output["last_hidden_state"][:, 1:, 0].sum(1))
     torch.testing.assert_close(found, attention_rollout(with_head, IMAGES, 0))
-
-
-def test_backbones_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    net = transformers.Aimv2VisionModel(transformers.Aimv2VisionConfig(image_size=32, patch_size=8, **sizes)).eval()
-    images = torch.rand(2, 3, 32, 32)
-    torch.testing.assert_close(attention_rollout(net, images).sum((1, 2)), torch.ones(2))
-    for name in ("transformer_attribution", "le_grad"):
-        found, other = (METHODS[name](net, images, lambda y, s=s: s * y.pooler_output[:, 0]) for s in (1, -1))
-        assert found.shape == (2, 4, 4) and (found + other > 0).all()

@@ -17,21 +17,15 @@ from torch import Tensor, nn
 from explainers import METHODS
 from explainers.call.batch_norm import guard_batch_norms
 from tests.support.calls import call
-from tests.support.nets import random_images, rel, settle
+from tests.support.nets import Written, random_images, rel, settle
 
 
-class Stem(nn.Module):
+def stem() -> nn.Module:
     """Convolutions with batch norm, then tokens that are squared: the gradient has channels-last strides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, 1, 1), nn.BatchNorm2d(6), nn.ReLU())
-        self.patches = nn.Sequential(nn.Conv2d(6, 6, 4, 4), nn.BatchNorm2d(6))
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.patches(self.stem(x)).flatten(2).transpose(1, 2)
-        return self.head((tokens * tokens).mean(1))
+    parts = {"stem": nn.Sequential(nn.Conv2d(3, 6, 3, 1, 1), nn.BatchNorm2d(6), nn.ReLU()), "head": nn.Linear(6, 5)}
+    parts["patches"] = nn.Sequential(nn.Conv2d(6, 6, 4, 4), nn.BatchNorm2d(6))
+    net = Written(lambda net, x: net.head(net.patches(net.stem(x)).flatten(2).mT.square().mean(1)), **parts)
+    return settle(net.double())
 
 
 NAMES = ("saliency", "grad_cam", "full_grad", "score_cam")
@@ -52,7 +46,7 @@ def test_the_smallest_case(capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_image_has_the_same_map_as_in_a_batch(name):
-    net, x = settle(Stem().double()), random_images(2)
+    net, x = stem(), random_images(2)
     options = {"layer": "stem.0"} if METHODS[name].takes_layer else {}
     expected = call(name, net, x, [1, 2], **options)[:1]
 

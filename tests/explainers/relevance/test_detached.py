@@ -10,15 +10,7 @@ import warnings
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import (
-    DeQuantStub,
-    QuantStub,
-    convert,
-    get_default_qconfig,
-    get_default_qconfig_mapping,
-    prepare,
-    quantize_dynamic,
-)
+from torch.ao.quantization import get_default_qconfig_mapping, quantize_dynamic
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 from explainers import METHODS, UnsupportedModel, explain, grad_cam, grad_cam_sweep, occlusion, saliency
@@ -35,18 +27,16 @@ NONE = [name for name in METHODS if not METHODS[name].gradients and name != "att
 
 
 class Small(nn.Module):
-    """Two convolutions and a classifier, ready to be quantized."""
+    """Two convolutions and a classifier, which can be quantized."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.quantize, self.dequantize = QuantStub(), DeQuantStub()
         self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
         self.stage = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1), nn.ReLU())
-        self.head = nn.Linear(8, 5)
+        self.start, self.head = nn.Identity(), nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stage(self.stem(self.quantize(x)))
-        return self.dequantize(self.head(x.mean((2, 3))))
+        return self.head(self.stage(self.stem(self.start(x))).mean((2, 3)))
 
 
 def floating() -> nn.Module:
@@ -60,18 +50,12 @@ def quantized(kind: str) -> nn.Module:
         warnings.simplefilter("ignore")
         if kind == "dynamic":
             return quantize_dynamic(floating(), {nn.Linear})
-        if kind == "graph":
-            net = prepare_fx(floating(), get_default_qconfig_mapping(torch.backends.quantized.engine), (X,))
-            net(X)
-            return convert_fx(net)
-        net = floating()
-        net.qconfig = get_default_qconfig(torch.backends.quantized.engine)
-        net = prepare(net)
+        net = prepare_fx(floating(), get_default_qconfig_mapping(torch.backends.quantized.engine), (X,))
         net(X)
-        return convert(net)
+        return convert_fx(net)
 
 
-KINDS = ["dynamic", "graph", "static"]
+KINDS = ["dynamic", "graph"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

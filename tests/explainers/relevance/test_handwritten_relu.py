@@ -1,36 +1,29 @@
-"""Guided backpropagation and deconvnet, and ReLUs in every form: the rule of `torch.relu` or a refusal."""
+"""Guided backpropagation and deconvnet, and ReLUs in every form: the rule of `torch.relu` or a refusal.
+
+Other libraries only guide ReLU modules (p57, p58).
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torchvision
 from torch import nn
 
 from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
-from tests.support.nets import OneConv, act_grad, ramp, random_images, rel, residual, settle
+from tests.support.nets import OneConv, Written, act_grad, ramp, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
 METHODS = [guided_backprop, deconvnet, deep_lift]
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 
-class Mixed(nn.Module):
-    """A ReLU module and an activation of another form, which would be missed silently."""
-
-    def __init__(self, act) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 5, 3)
-        self.relu, self.fc = nn.ReLU(), nn.Linear(5, 7)
-        object.__setattr__(self, "act", act)
-
-    def forward(self, x):
-        x = self.act(self.conv1(x))
-        return self.fc(self.relu(self.conv2(x)).mean((2, 3)))
-
-
 def net_with(act):
-    return settle(Mixed(act).double())
+    """A ReLU module and an activation of another form, which would be missed silently."""
+    parts = {"conv1": nn.Conv2d(3, 6, 3), "conv2": nn.Conv2d(6, 5, 3), "relu": nn.ReLU(), "fc": nn.Linear(5, 7)}
+    net = Written(lambda net, x: net.fc(net.relu(net.conv2(act(net.conv1(x)))).mean((2, 3))), **parts)
+    return settle(net.double())
 
 
 def set_item(x):
@@ -86,6 +79,10 @@ LIMITS = {
     "threshold": (lambda x: F.threshold(x, 0.5, 0.0), "Threshold"),
     "minimum": (lambda x: -torch.min(-x, torch.zeros_like(x)), "min"),
     "negative clamp": (lambda x: x - x.clamp(max=0), "min"),
+    "silu": (F.silu, "SiLU"),
+    "gelu": (F.gelu, "GELU"),
+    "hardswish": (F.hardswish, "Hardswish"),
+    "leaky_relu": (F.leaky_relu, "LeakyReLU"),
 }
 
 
@@ -94,7 +91,7 @@ REFUSED = OTHERS | LIMITS
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gets_the_rule_of_a_relu(form):
+def test_p57_every_form_gets_the_rule_of_a_relu(form):
     x, net, with_module = random_images(2), net_with(FORMS[form]), net_with(nn.ReLU())
     for method in METHODS:
         expected = method(with_module, x, [2, 0])
@@ -103,7 +100,7 @@ def test_every_form_gets_the_rule_of_a_relu(form):
 
 
 @pytest.mark.parametrize("form", REFUSED)
-def test_other_selections_and_kinks_are_refused_by_name(form):
+def test_p57_other_selections_kinks_and_activations_are_refused_by_name(form):
     act, word = REFUSED[form]
     for method in METHODS if form in OTHERS else METHODS[:2]:
         with pytest.raises(UnsupportedOperation, match=f"{word}.*saliency"):
@@ -155,10 +152,35 @@ def test_published_guided_grad_cam():
     assert torch.equal(found[0, 0], published)
 
 
-def test_guided_grad_cam_is_the_product():
+def test_p60_guided_grad_cam_is_the_product_with_the_named_interpolation():
     net, x = residual(), random_images()
     a, g, _ = act_grad(net, net.layer2, x, CLASSES)
     cam = (g.mean((2, 3), keepdim=True) * a).sum(1, keepdim=True).relu()
     large = F.interpolate(cam, x.shape[2:], mode="bilinear", align_corners=False)
     actual = guided_grad_cam(net, x, CLASSES, layer="layer2", interpolate="bilinear")
     torch.testing.assert_close(actual, large * guided_backprop(net, x, CLASSES), rtol=1e-10, atol=1e-14)
+
+
+def guided_by_hand(net, x, classes):
+    """Clamp the gradient that leaves every ReluBackward0 node of the graph."""
+    leaf = x.clone().requires_grad_()
+    scores = net(leaf * 1)
+    total = sum(scores[i, c] for i, c in enumerate(classes))
+    waiting, seen = [total.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "ReluBackward0":
+            node.register_hook(lambda inputs, outputs: tuple(None if g is None else g.clamp(min=0) for g in inputs))
+        waiting.extend(each for each, _ in node.next_functions)
+    return torch.autograd.grad(total, leaf)[0]
+
+
+def test_p58_every_relu_of_a_network_is_guided():
+    """A DenseNet ends with a ReLU that is a function."""
+    net, x = settle(torchvision.models.DenseNet(8, (2, 2, 2), 16)), random_images(2, 3, 64, 64).float()
+    expected = guided_by_hand(net, x, [1, 2])
+    assert rel(guided_backprop(net, x, [1, 2]), expected) < 1e-5
+    assert rel(saliency(net, x, [1, 2]), expected) > 0.1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import BadOption, explain, lrp
 from tests.explainers.relevance.test_relevance import CLASSES, input_x_gradient, scores, sums, two_branches
-from tests.support.nets import plain, random_images, rel, settle
+from tests.support.nets import Written, plain, random_images, rel, settle
 
 
 def codes(explanation):
@@ -34,18 +33,10 @@ def biased(build):
 
 def test_zero_bias_by_hand_in_every_place_of_a_constant():
     """Oracle: input x gradient with the factors y / (z + ε) as constants, where z leaves a constant of y out."""
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 4, 4), nn.LayerNorm(4), nn.Linear(4, 7)
-            self.position = nn.Parameter(torch.randn(4) + 1)
-
-        def forward(self, x):
-            tokens = self.conv(x).flatten(2).mT + self.position
-            return self.fc(self.norm(tokens).mean(1))
-
-    net, x, epsilon = settle(Net().double()), random_images(1, 3, 8, 12), 1e-3
+    parts = {"conv": nn.Conv2d(3, 4, 4, 4), "norm": nn.LayerNorm(4), "fc": nn.Linear(4, 7)}
+    net = Written(lambda net, x: net.fc(net.norm(net.conv(x).flatten(2).mT + net.position).mean(1)), **parts)
+    net.position = nn.Parameter(torch.zeros(4))
+    net, x, epsilon = settle(net.double()), random_images(1, 3, 8, 12), 1e-3
     net.norm.bias.data.add_(0.7)
 
     def passed(z, constant):
@@ -66,7 +57,7 @@ def test_zero_bias_by_hand_in_every_place_of_a_constant():
     torch.testing.assert_close(actual, expected.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
+def test_p67_the_share_that_biases_absorb_is_stated_with_a_remedy_that_works():
     net, x = biased(plain), random_images()
     with torch.no_grad():
         net.conv1.bias.fill_(50.0)
@@ -225,11 +216,6 @@ class Custom(nn.Module):
         return self.wrap(self.head(x.flatten(1)))
 
 
-@dataclass(frozen=True)
-class DataOutput:
-    logits: Tensor
-
-
 class SlotOutput:
     __slots__ = ("logits",)
 
@@ -246,7 +232,6 @@ class HiddenOutput:
 
 explainers.register_output(HiddenOutput, lambda output: [output.read()], lambda output, parts: HiddenOutput(*parts))
 OUTPUTS: dict[str, tuple[Callable[[Tensor], Any], Any]] = {
-    "dataclass": (DataOutput, 1),
     "namespace": (lambda scores: SimpleNamespace(logits=scores), 1),
     "slots": (SlotOutput, 1),
     "nested": (lambda scores: {"a": [SimpleNamespace(b=scores)]}, lambda output: output["a"][0].b[:, 1]),
@@ -281,23 +266,11 @@ def test_relevance_starts_from_the_score_in_any_output_and_dependent_rows_are_fo
     assert all("rows_depend" in [each.code for each in findings] for findings in together.findings)
 
 
-class Functional(nn.Module):
-    """Computes a gradient by torch.func inside the forward pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(12, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        slope = torch.func.grad(lambda value: value.square().sum())(x)
-        scores: Tensor = self.head((x + slope).flatten(1))
-        return scores
-
-
 def test_gradients_inside_the_forward_pass_are_refused() -> None:
     """Or right all the same: the rules conserve the score of this network without biases up to its bias."""
-    torch.manual_seed(0)
-    model, images = Functional().double(), torch.rand(1, 3, 2, 2, dtype=torch.float64)
+    slope = torch.func.grad(lambda value: value.square().sum())
+    model = Written(lambda net, x: net.head((x + slope(x)).flatten(1)), head=nn.Linear(12, 3)).double()
+    images = torch.rand(1, 3, 2, 2, dtype=torch.float64)
     for name in (*RULES, "deep_lift_shap", "excitation_backprop"):
         try:
             found = getattr(explainers, name)(model, images, 1)

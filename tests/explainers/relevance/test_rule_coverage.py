@@ -12,7 +12,7 @@ from torch import nn
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, excitation_backprop, lrp
 from tests.explainers.relevance.test_relevance import Operation, WithOperation, sums, without_bias
-from tests.support.nets import random_images, settle
+from tests.support.nets import Written, random_images, settle
 
 
 def change(net, x, baseline, classes):
@@ -23,20 +23,17 @@ def change(net, x, baseline, classes):
 # Baselines at which a norm meets a constant
 
 
-class Norms(nn.Module):
+def norms(norm):
     """Six residual blocks with a norm each, over tokens that are all zero for a black image."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.conv, self.fc = nn.Conv2d(3, 8, 4, 4, bias=False), nn.Linear(8, 7)
-        self.blocks = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(6))
-        object.__setattr__(self, "norm", norm)
 
     def forward(self, x):
         x = self.conv(x).flatten(2).transpose(1, 2)
         for block in self.blocks:
-            x = x + F.gelu(block(self.norm(x)))
+            x = x + F.gelu(block(norm(x)))
         return self.fc(x.mean(1))
+
+    blocks = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(6))
+    return Written(forward, conv=nn.Conv2d(3, 8, 4, 4, bias=False), fc=nn.Linear(8, 7), blocks=blocks)
 
 
 def turned(norm):
@@ -67,7 +64,7 @@ NORMS = {
 def test_norms_of_a_constant_baseline_keep_finite_multipliers():
     """1 / sqrt(eps) at the baseline, in six layers, gave attributions of 1e12 and more that cancel."""
     for norm, dtype in product(NORMS, (torch.float32, torch.float64)):
-        net, x = settle(Norms(NORMS[norm]).to(dtype)), random_images(2, 3, 32, 24).to(dtype)
+        net, x = settle(norms(NORMS[norm]).to(dtype)), random_images(2, 3, 32, 24).to(dtype)
         found = deep_lift(net, x, [1, 2])
         expected = change(net, x, torch.zeros_like(x), [1, 2])
         torch.testing.assert_close(sums(found), expected, rtol=1e-4, atol=1e-5)
@@ -78,7 +75,7 @@ def test_a_baseline_without_a_score_is_refused_with_another():
     def over_std(x):
         return (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
 
-    net, x = settle(Norms(over_std).double()), random_images(2, 3, 32, 24)
+    net, x = settle(norms(over_std).double()), random_images(2, 3, 32, 24)
     for method in (deep_lift, explainers.deep_lift_shap):
         with pytest.raises(BadOption, match=r"NaN or infinite on the baseline.*baseline='blur'"):
             method(net, x, 1, baseline=0.0)
@@ -103,7 +100,7 @@ def test_attributions_that_only_cancel_are_refused(count, word):
 
 def test_a_small_difference_of_large_outputs_is_not_lost():
     """A target that is 0 at both ends has attributions that cancel; the rest is rounding of the outputs."""
-    net, x = settle(Norms(NORMS["layer norm"])), random_images(1, 3, 32, 24).float()
+    net, x = settle(norms(NORMS["layer norm"])), random_images(1, 3, 32, 24).float()
     with torch.no_grad():
         start, end = net(torch.zeros_like(x))[0], net(x)[0]
     slope = (end[1] - start[1]) / (end[0] - start[0])

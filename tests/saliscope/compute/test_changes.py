@@ -26,7 +26,6 @@ from saliscope.compute.interventions import changes
 from saliscope.compute.interventions import engine as interventions
 from saliscope.compute.interventions import messages as change_messages
 from saliscope.compute.interventions.answers import Changed
-from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.page.channels import change_view
@@ -39,20 +38,11 @@ STROKE = "brush.5k.FFFFWWWW"
 pytestmark = pytest.mark.usefixtures("loaded")
 
 
-def ask_all(edit: str = "", search: str = "", **settings: Any) -> list[erase.Erased]:
+def ask(edit: str = "", search: str = "", first: bool = False, **settings: Any) -> Any:
+    """Return the last step of an answer, or the first one with predictions."""
     request = Request(**{"image": DOG, **settings}, edit=edit, use_cache=True)
-    return [step for step in steps_of(erase.answers, request, search) if isinstance(step, erase.Erased)]
-
-
-def ask(edit: str = "", search: str = "", **settings: Any) -> Any:
-    """Return the last step of an answer."""
-    return ask_all(edit, search, **settings)[-1]
-
-
-def plain(edit: str = "", **settings: Any) -> Answer:
-    """Return the answer that a replay computes."""
-    found: Answer = last_steps(Request(**{"image": DOG, **settings}, edit=edit), erase.explain, stages=False)[Answer]
-    return found
+    found = [step for step in steps_of(erase.answers, request, search) if isinstance(step, erase.Erased)]
+    return found[0 if first else -1]
 
 
 def test_the_edited_map_is_the_map_of_the_edited_image(loaded: Any) -> None:
@@ -67,8 +57,9 @@ def test_the_edited_map_is_the_map_of_the_edited_image(loaded: Any) -> None:
         assert expected.scores is not None
         assert torch.allclose(found.after.probabilities, expected.scores[0].softmax(0))
         assert found.after.target == found.before.target, "the class of the question, even if another one is predicted"
-    assert found.before.map.equal(plain().map)
-    assert found.after.map.equal(plain(found.edit, target=found.before.name, second=COFFEE).map)
+    again = Request(DOG, edit=found.edit, target=found.before.name, second=COFFEE)
+    assert found.before.map.equal(answered(Request(DOG)).map)
+    assert found.after.map.equal(last_steps(again, erase.explain, stages=False)[Answer].map), "as a replay computes it"
 
 
 def test_the_whole_image_is_changed_as_the_network_receives_it(loaded: Any) -> None:
@@ -106,30 +97,24 @@ def test_the_smallest_region_is_that_of_the_library(loaded: Any) -> None:
 
 def test_what_cannot_be_edited_says_why() -> None:
     for edit, message in (
-        ("invert_invert", "region is empty"),
         ("brush.0c.0000_unbox.0000zzzz", "region is empty"),
-        ("rotate.999", "Rotation 999 is out of range"),
         ("shift.224.0", "Give -223 to 223 pixels"),
         ("invert_fill.image", "No second image"),
         ("invert_fill.inpaint", "no pixel is left"),
     ):
         with pytest.raises(Refused, match=message):
             ask(edit)
-    with pytest.raises(Refused, match="no second image"):
-        second_image({"example": "nothing"})
-    with pytest.raises(Refused):
-        second_image({"file": "/etc/passwd"})
+    for second in ({"example": "nothing"}, {"file": "/etc/passwd"}):
+        with pytest.raises(Refused):
+            second_image(second)
     assert second_image({"example": "coffee"}) == COFFEE and second_image(None) is None
-    with pytest.raises(AssertionError):  # an edit never gets lost on the way to the network
-        [*engine.explain(Request(DOG, edit="invert"), Run(60.0))]
 
 
 def test_a_slow_method_shows_scores_first_and_is_cached() -> None:
     """The scores of the edited image arrive with the first step; a repeated edit is not computed again."""
     settings = {"method": "occlusion", "options": {"window": 96, "stride": 64}}
-    (first, *_, last), (again,) = ask_all(STROKE, **settings), ask_all(STROKE, **settings)
-    assert isinstance(first.after, Refining) and first.after.probabilities is not None
-    assert isinstance(last.after, Answer) and torch.equal(again.after.map, last.after.map)
+    started, again = (ask(STROKE, first=True, **settings).after for _ in range(2))
+    assert isinstance(started, Refining) and started.probabilities is not None and isinstance(again, Answer)
 
 
 def test_listed_changes_are_those_of_both_top_five() -> None:
@@ -137,26 +122,22 @@ def test_listed_changes_are_those_of_both_top_five() -> None:
     rows = erase.changes(found.before, found.after)
     classes = [index for index, _, _ in rows]
     assert set(classes) == {index for index, _ in (*found.after.top, *found.before.top)}
-    assert classes[:5] == [index for index, _ in found.after.top]
     for index, before, after in rows:
         assert (before, after) == (float(found.before.probabilities[index]), float(found.after.probabilities[index]))
     assert [after for *_, after in rows] == sorted((after for *_, after in rows), reverse=True)
-    assert messages.change(0.94, 0.785, True) == "−15.5 pp" and messages.change(0.0001, 0.0007, True) == "+0.1 pp"
-    assert messages.change(0.5, 0.5, True) == "0 pp" and messages.value(0.0004, True) == "<0.1%"
+    assert messages.change(0.94, 0.785, True) == "−15.5 pp" and messages.value(0.0004, True) == "<0.1%"
 
 
 def test_sentences_about_an_edit_name_the_class_and_the_probability_kept() -> None:
     """The large headline is the prediction after the edit; "the same" names the class that it means."""
-    kept, lost = ask("top.200"), ask("top.500_fill.mean")
-    for found in (kept, lost):
-        before, after = found.before, found.after
-        first, second = messages.headline(before, after)
-        names, (top, share) = before.settings.loaded.names, after.top[0]
-        assert first == f"After the edit: {names[top]}, {percent(share)}."
-        fraction = float(after.probabilities[before.target]) / float(before.probabilities[before.target])
-        assert "94% before" in second and second.endswith(f"; {percent(fraction)} of its probability is kept.")
-    assert messages.result(kept.before, kept.after).endswith("The prediction is still German shepherd.")
-    assert "The prediction is the same" not in messages.result(lost.before, lost.after)
+    kept = ask("top.200")
+    before, after = kept.before, kept.after
+    first, second = messages.headline(before, after)
+    names, (top, share) = before.settings.loaded.names, after.top[0]
+    assert first == f"After the edit: {names[top]}, {percent(share)}."
+    fraction = float(after.probabilities[before.target]) / float(before.probabilities[before.target])
+    assert "94% before" in second and second.endswith(f"; {percent(fraction)} of its probability is kept.")
+    assert messages.result(before, after).endswith("The prediction is still German shepherd.")
     risen = ask("invert_fill.blur_brightness.5")
     assert "kept" not in messages.headline(risen.after, risen.before)[1], "nothing was lost"
 
@@ -170,8 +151,7 @@ def test_a_bundle_repeats_the_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         stored = record.record(after, floats(after.map))
         part = bundle.server_part([stored], dog, tmp_path, second)
         again = last_steps(bundle.request(stored["question"], dog, second), erase.explain, stages=False)[Answer]
-        assert torch.equal(again.map, after.map)
-        assert stored["question"]["edit"] == edit and ("second_upload" in part) == bool(second)
+        assert torch.equal(again.map, after.map) and ("second_upload" in part) == bool(second)
         for image, other in ((coffee, second), *([(dog, dog)] if second else [])):
             with pytest.raises(Refused, match="image has changed"):
                 bundle.server_part([stored], image, tmp_path, other)
@@ -180,11 +160,10 @@ def test_a_bundle_repeats_the_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_keys_tell_edits_apart() -> None:
     """Otherwise one edit would get the cached map of another one."""
     settings = engine.resolve(Request(DOG))
-    edits = [("", None), ("invert", None), ("flip.x", None), *(("invert_fill.image", path) for path in (COFFEE, DOG))]
+    edits = [("", None), ("invert", None), *(("invert_fill.image", path) for path in (COFFEE, DOG))]
     requests = [Request(DOG, edit=edit, second=second) for edit, second in edits]
-    for key in (results_cache.key, results_cache.subject):
-        assert len({key(settings, request) for request in requests}) == 5
-    assert len({request.signature for request in requests}) == 5
+    for key in (results_cache.key, results_cache.subject, lambda _, request: request.signature):
+        assert len({key(settings, request) for request in requests}) == 4
 
 
 REQUEST = Request(CAT, layer="stages.5", use_cache=True)
@@ -246,11 +225,10 @@ def test_a_swap_and_its_positions() -> None:
     """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
     network, images = inputs()
     _, other = inputs(GOLDFISH)
-    (whole,) = answers({"kind": "swap", "second": {"example": "goldfish"}, "channels": "0-191"})
+    swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
+    (whole,) = answers(swap | {"channels": "0-191", "positions": False})
     assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
     top = int(network(images).argmax())
-
-    swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
     (every,) = answers(swap)
     expected = explainers.patch_effects(network, images, other, top, layer="stages.5", channels=NUMBERS)[0]
     torch.testing.assert_close(every.effects, expected)
@@ -258,7 +236,7 @@ def test_a_swap_and_its_positions() -> None:
     (one,) = answers(swap | {"cell": [2, 5]})
     options = {"channels": NUMBERS, "cells": [(2, 5)], "value": explainers.Swap(other)}
     result = explainers.intervene(network, images, "stages.5", **options)
-    assert one.effects is None and one.place.cell == (2, 5)
+    assert one.effects is None
     assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
     assert "at row 3, column 6" in change_messages.title(one)
     assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
@@ -311,13 +289,11 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"channels": ""}, "No channel is selected"),
-    ({"channels": "3, x"}, "“x” is not a channel or a range"),
-    ({"channels": "5-2"}, "“5-2” is not a channel or a range"),
+    ({"channels": "3, 5-2"}, "“5-2” is not a channel or a range"),
     ({"channels": "190-192"}, "Layer stages.5 has no channel 192. Choose a channel from 0 to 191"),
     ({"channels": 3}, "The change is not valid"),
     ({"kind": "explode"}, "The change is not valid"),
     ({"kind": "scale"}, "The factor is missing. Enter a number from −1000 to 1000"),
-    ({"kind": "scale", "numbers": {"factor": "1e9"}}, "“1e9” is not a valid factor"),
     ({"kind": "scale", "numbers": {"factor": "nan"}}, "“nan” is not a valid factor"),
     ({"kind": "noise", "numbers": {"std": "-1"}}, "Enter a number from 0 to 100"),
     ({"kind": "clamp", "numbers": {}}, "Both limits are empty"),
@@ -332,7 +308,7 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(Refused, match=re.escape(message)):
             answers({"kind": "zeros", **data})
 
-    load_input, known = engine.load_input, engine.resolve(REQUEST)
+    load_input = engine.load_input
 
     def load_smaller(settings: Any, request: Request) -> Any:
         settings, image, images = load_input(settings, request)
@@ -341,10 +317,9 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "load_input", load_smaller)
     with pytest.raises(Refused, match="224 × 96 pixels, but the explained image has 224 × 224"):
         answers({"kind": "swap", "second": {"example": "goldfish"}})
-    for other, message in (
-        (replace(known.loaded, layers=[]), "No layer of this network has cells"),
-        (replace(known.loaded, model=replace(known.loaded.model, task="detection")), "returns objects or regions"),
-    ):
-        monkeypatch.setattr(engine, "resolve", lambda *_, other=other: replace(known, loaded=other))
-        with pytest.raises(Refused, match=message):
-            answers({"kind": "zeros"})
+
+
+@pytest.mark.usefixtures("blob_models")
+def test_networks_without_classes_are_refused(blobs: str) -> None:
+    with pytest.raises(Refused, match="returns objects or regions"):
+        answers({"kind": "zeros"}, Request(blobs, model="blobs_detection"))

@@ -34,14 +34,9 @@ PAGE = {"model": MODEL, "layer": "head", "target": "", "method": "grad_cam", "ba
 pytestmark = pytest.mark.usefixtures("blob_models")
 
 
-def steps(image: str = CAT, page: dict[str, str] | None = None, **asked: Any) -> dict[type, Any]:
-    """Return the last step of each kind."""
-    asked_for = PanelRequest(0, 1, page=PAGE | (page or {}), **asked)
-    return {type(step): step for step in steps_of(questions.answers, asked_for, image)}
-
-
 def answer(image: str = CAT, page: dict[str, str] | None = None, **asked: Any) -> Answer:
-    found: Answer = steps(image, page, **asked)[Answer]
+    *_, found = steps_of(questions.answers, PanelRequest(0, 1, page=PAGE | (page or {}), **asked), image)
+    assert isinstance(found, Answer)
     return found
 
 
@@ -69,8 +64,7 @@ def test_the_runner_up_is_the_second_class() -> None:
     first, second = of_page().top[:2]
     found = answer(page={"target": "goldfish"}, runner_up=True)
     top = answer(page={"target": "goldfish"}, own={"target": ""})
-    assert (found.target, top.target) == (second[0], first[0])
-    assert found.confidence == pytest.approx(second[1]) and found.confidence < top.confidence
+    assert (found.target, top.target) == (second[0], first[0]) and found.confidence == pytest.approx(second[1])
     compared = {"runner_up": True, "by_class": True}
     for asked, name in (
         ({}, "eigen_cam"),
@@ -82,26 +76,17 @@ def test_the_runner_up_is_the_second_class() -> None:
 
 def test_an_unavailable_panel_setting_raises() -> None:
     """No other map is shown instead, since the comparison would be wrong."""
-    for name, value, named in (
-        ("method", "no_such", "no_such"),
-        ("layer", "<img src=x>", "<img src=x>"),
-        ("target", "unicorn#7", "unicorn#7"),
-        ("model", "resnet5000", "resnet5000"),
-        ("method", "attention_rollout", "Attention"),
-    ):
+    wrong = (("method", "no_such"), ("layer", "<img src=x>"), ("target", "unicorn#7"), ("model", "resnet5000"))
+    for name, value in (*wrong, ("method", "attention_rollout")):
         with pytest.raises(Refused) as error:
             answer(own={name: value})
-        assert named in str(error.value) and "default" not in str(error.value)
+        assert "default" not in str(error.value)
 
 
 def test_another_model_keeps_the_page_settings_it_supports(blobs: str) -> None:
     page = {"layer": "stages.3", "target": "tabby"}
-
     found = answer(blobs, page, own={"model": "blobs_detection"})
-    single = answered(Request(blobs, "blobs_detection"))
-    assert (found.name, found.settings.method.name) == ("red blob", "hires_cam")
-    assert found.settings.layer == single.settings.layer and torch.equal(found.map, single.map)
-
+    assert torch.equal(found.map, answered(Request(blobs, "blobs_detection")).map)
     found = answer(blobs, page | {"target": "green blob"}, own={"model": "blobs_segmentation"})
     assert found.name == "green blob"
     with pytest.raises(Refused, match=r"“blue blob” was not detected in this image.*Detected: red blob"):
@@ -110,27 +95,19 @@ def test_another_model_keeps_the_page_settings_it_supports(blobs: str) -> None:
 
 def test_the_runner_up_of_detected_objects(blobs: str, tmp_path: Path) -> None:
     """The second object; of regions, the next class."""
-    assert answer(blobs, own={"model": "blobs_detection"}, runner_up=True).name == "green blob"
-    assert answer(blobs, own={"model": "blobs_segmentation"}, runner_up=True).name == "green blob"
-    assert answer(blobs, {"model": "blobs_detection"}, own={"target": "red blob#2"}).name == "red blob#2"
-    single = tmp_path / "one.png"
-    dense_nets.blobs(("#ff0000", (40, 40, 140, 140))).save(single)
-    for task in ("detection", "segmentation"):
+    dense_nets.blobs(("#ff0000", (40, 40, 140, 140))).save(single := tmp_path / "one.png")
+    dense_nets.blobs().save(nothing := tmp_path / "none.png")
+    for model in ("blobs_detection", "blobs_segmentation"):
+        assert answer(blobs, own={"model": model}, runner_up=True).name == "green blob"
         with pytest.raises(Refused, match=r"^No second"):
-            answer(str(single), own={"model": f"blobs_{task}"}, runner_up=True)
-    nothing = tmp_path / "none.png"
-    dense_nets.blobs().save(nothing)
+            answer(str(single), own={"model": model}, runner_up=True)
     with pytest.raises(Refused, match="No object detected"):
         answer(str(nothing), own={"model": "blobs_detection"})
 
 
 def test_the_crop_is_that_which_the_network_receives() -> None:
-    found = steps(place=True)
-    window = found[Answer].settings.window
-    assert found[CropBox].box == window.box and CropBox not in steps()
-    left, top, right, bottom = window.box
-    crop, wide = found[Answer].crop, (right - left) * window.aspect
-    assert wide / (bottom - top) == pytest.approx(crop.width / crop.height, rel=0.01) and 0 < left < right < 1
+    steps = steps_of(questions.answers, PanelRequest(0, 1, page=PAGE, place=True), CAT)
+    assert [step.box for step in steps if isinstance(step, CropBox)] == [of_page().settings.window.box]
 
 
 def test_script_input_is_validated() -> None:
@@ -138,7 +115,6 @@ def test_script_input_is_validated() -> None:
                "options": [1], "own": "x", "runner": 1, "classed": "yes", "lists": 1, "place": None}  # fmt: skip
 
     assert questions.parse(hostile) == PanelRequest(0, 0, page={"target": "a"})
-    assert questions.parse({}) == PanelRequest(0, 0)
     sent = {"slot": 3, "number": 4, "image": "p", "own": {"model": "m", "path": "x"}, "runner": True}
     sent |= {"options": {"k": 1}}
     assert questions.parse(sent) == PanelRequest(3, 4, "p", {}, {"k": 1}, {"model": "m"}, True)
@@ -155,14 +131,14 @@ def test_the_view_answers_a_request_once(blobs: str, tmp_path: Path, monkeypatch
 
     own = {"model": "blobs_detection"}
     *_, last = ask(own=own)
-    assert (last["slot"], last["number"], last["state"]) == (1, 5, "done")
-    assert last["box"] == (0, 0, 1, 1) and last["names"]["model"] == "blobs_detection"
-    assert [name for _, name in last["found"]] == ["red blob", "green blob", "red blob#2"]
-    lists = last["lists"]
-    assert (MODEL in [name for _, name, _ in lists["model"]]) and lists["target"] == []
-    assert "grad_cam" in [name for _, name, *_ in lists["method"]] and len(lists["layer"]) >= 3
-    assert last["view"]["map"]["h"] and last["view"]["words"]["unit"]
-    assert ask(own=own) == []
+    assert (last["number"], last["state"], last["names"]["model"]) == (5, "done", "blobs_detection")
+    assert last["box"] == (0, 0, 1, 1) and [name for _, name in last["found"]] == [
+        "red blob",
+        "green blob",
+        "red blob#2",
+    ]
+    assert MODEL in [name for _, name, _ in last["lists"]["model"]] and last["lists"]["target"] == []
+    assert last["view"]["map"]["h"] and ask(own=own) == []
     assert [value["state"] for value in ask(number=6, image="other.jpg")] == ["passed"]
 
 
@@ -219,9 +195,8 @@ def test_the_numbers_are_those_of_the_library() -> None:
     expected = explainers.compare_models(a.network, b.network, images, method=found.method)
     packed = view.compared(found)
     assert len(packed["rows"]) == len(paths) == 9 and packed["rows"][0]["name"] == messages.YOUR_IMAGE
-    assert torch.equal(found.result.scores_b, expected.scores_b)
-    assert torch.equal(found.result.similarity, expected.similarity) and not found.notes
-    assert found.result.differences == expected.differences and found.result.first_difference == "2"
+    assert torch.equal(found.result.scores_b, expected.scores_b) and not found.notes
+    assert found.result.differences == expected.differences
     start = "The first layer that differs is 2 (relative difference "
     assert packed["divergence"].startswith(f"{start}{expected.differences['2']:.2f}).")
     assert [row["same"] for row in packed["rows"]] == [n not in expected.changed for n in range(9)]
@@ -229,21 +204,19 @@ def test_the_numbers_are_those_of_the_library() -> None:
     above = int((expected.similarity_interval[..., 0] > 0).sum())
     assert packed["similarity_notes"][0].startswith(f"{above} of {expected.similarity.numel()} intervals are above 0")
     row = packed["rows"][0]
-    assert [each["h"] for each in row["maps"]] == [len(expected.maps_a[0])] * 2 and len(row["crops"]) == 2
+    assert [each["h"] for each in row["maps"]] == [len(expected.maps_a[0])] * 2
     assert row["correlation"] == f"{float(expected.map_correlations[0]):.2f}" and not row["unknown"]
 
 
 def test_what_the_page_says_about_other_pairs() -> None:
     """Opposite scores change all predictions; a network whose first layer is zero has zero maps."""
     packed = view.compared(compare("opposite", image=None))
-    changed = [row for row in packed["rows"] if not row["same"]]
-    assert len(changed) == 9 and packed["text"].startswith("The predictions differ for 9 of 9 images.")
-    assert all(row["a"].split(",")[0] != row["b"].split(",")[0] for row in changed)
+    assert packed["text"].startswith("The predictions differ for 9 of 9 images.")
+    assert all(row["a"].split(",")[0] != row["b"].split(",")[0] for row in packed["rows"])
 
     alone = view.compared(compare("same", with_examples=False))
     assert alone["text"].startswith("The predictions differ for 0 of 1 image. Rank correlation of Grad-CAM: 1.00.")
     assert alone["similarity"] is None and alone["similarity_notes"][1:] == ["Include the examples."]
-    assert alone["similarity_notes"][0].startswith("Not tested: needs at least 8 different images; given: 1.")
     assert alone["divergence"].startswith("The outputs of all 7 layers are equal")
 
     packed = view.compared(compare("blind"))

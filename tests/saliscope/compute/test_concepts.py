@@ -18,7 +18,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.concepts import view
-from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
+from tests.saliscope.compute.asking import CAT, DOG, MODEL, SMALL, inputs, steps_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -56,11 +56,10 @@ def test_maps_and_effects_are_those_of_the_library() -> None:
 
 
 def test_the_cuts_are_of_the_images_where_a_concept_is_strongest() -> None:
-    network, images = inputs(DOG)
     others = {each.alt: str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG}
-    batch = torch.cat([images, *(inputs(path)[1] for path in others.values())])
+    batch = torch.cat([inputs(path)[1] for path in (DOG, *others.values())])
     step = found(Request(DOG, layer="head"))
-    peaks = replace(step.found.concepts, model=network).maps(batch).flatten(2).amax(2)
+    peaks = replace(step.found.concepts, model=inputs()[0]).maps(batch).flatten(2).amax(2)
     for index, cuts in enumerate(step.found.cuts):
         best = [("", *others)[k] for k in peaks[:, index].argsort(descending=True)[: len(cuts)].tolist()]
         assert [cut.name if cut.name in others else "" for cut in cuts] == best
@@ -73,14 +72,14 @@ def test_a_cut_is_around_the_strongest_cell() -> None:
         row, column = divmod(int(step.found.maps[index].argmax()), 7)
         if not (2 <= row <= 4 and 2 <= column <= 4):
             continue  # at the edge of the image, the cell is not in the middle of the cut
-        at = (round((column + 0.5) / 7 * step.crop.width), round((row + 0.5) / 7 * step.crop.height))
-        around = step.crop.crop((at[0] - 15, at[1] - 15, at[0] + 15, at[1] + 15)).resize((1, 1), Image.Resampling.BOX)
-        part = round(15 * cut.image.width / (step.crop.width / 3))
-        middle = cut.image.width // 2, cut.image.height // 2
-        box = (middle[0] - part, middle[1] - part, middle[0] + part, middle[1] + part)
-        shown = cut.image.crop(box).resize((1, 1), Image.Resampling.BOX)
-        pairs = zip(around.tobytes(), shown.tobytes(), strict=True)
-        assert max(abs(a - b) for a, b in pairs) < 12
+        colors = []
+        for image, side, x, y in (
+            (step.crop, 15, (column + 0.5) / 7 * step.crop.width, (row + 0.5) / 7 * step.crop.height),
+            (cut.image, 45 * cut.image.width / step.crop.width, cut.image.width / 2, cut.image.height / 2),
+        ):
+            box = (x - side, y - side, x + side, y + side)
+            colors.append(image.resize((1, 1), Image.Resampling.BOX, box).tobytes())
+        assert max(abs(a - b) for a, b in zip(*colors, strict=True)) < 12
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, 2.0])
@@ -115,21 +114,21 @@ def test_one_image_is_enough() -> None:
 
 
 def test_a_layer_with_many_cells_uses_fewer_images() -> None:
-    step = found(Request(DOG, model=SMALL, layer="stages.0"))
-    few = found(Request(DOG, layer="stages.0"))
+    step, few = (found(Request(DOG, model=model, layer="stages.0")) for model in (SMALL, MODEL))
     assert few.found.concepts.images < step.found.concepts.images
     assert few.found.concepts.cells <= engine.CELLS
     assert found(Request(DOG, layer="stem.0")).found.concepts.images == 1
 
 
 def test_a_stopped_job_shows_and_keeps_nothing(new_dog: str) -> None:
+    request = Request(new_dog, model=SMALL, layer="stages.1")
     with runs.start(None) as run:
-        steps = engine.find(Request(new_dog, layer="stages.1"), Wanted(16), run)
+        steps = engine.find(request, Wanted(16), run)
         next(steps)
         run.stop()
         with pytest.raises(Refused, match="Stopped"):
             list(steps)
-    assert found(Request(new_dog, layer="stages.1"), 16).found.concepts.finished
+    assert found(request, 16).found.concepts.finished
 
 
 @pytest.mark.usefixtures("blob_models")

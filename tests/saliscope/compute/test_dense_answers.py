@@ -12,18 +12,17 @@ import pytest
 import torch
 
 import explainers
-from saliscope.compute import engine, messages, model_cache
-from saliscope.compute.answers import Answer, Refining, Scene, Settings, Stages
+from saliscope.compute import model_cache
+from saliscope.compute.answers import Answer, Scene, Settings, Stages
 from saliscope.compute.channels import engine as channels
-from saliscope.compute.channels.answers import Channels, Contribution, InputGradient, ReceptiveFields, Sheet
-from saliscope.compute.jobs import runs
+from saliscope.compute.channels.answers import Channels, Contribution
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.zoo import catalog
 from saliscope.zoo.model import Model
 from saliscope.zoo.sources.torchvision_models import SOURCE
 from saliscope.zoo.sources.torchvision_networks import preparation_of, weights_by_name
-from tests.saliscope.compute.asking import forget_networks, last_steps, text_of
+from tests.saliscope.compute.asking import forget_networks, last_steps
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
 
@@ -67,15 +66,12 @@ def test_detections_are_found_and_the_strongest_is_explained(blobs: str) -> None
 
 
 def test_the_map_is_that_of_the_box_and_label_by_overlap(blobs: str) -> None:
-    """A second detection of the class has a separate map in its box; the map of Grad-CAM is in the stronger box."""
+    """A second detection of the class has a separate map in its box."""
     found = ask(blobs, "detection", target="red blob#2")
     answer, stages, (_, _, target) = found[Answer], found[Stages], inputs(found)
-    assert answer.name == answer.settings.names["target"] == "red blob#2"
-    assert target.overlap == 0.5 and target.labels == (1,)
+    assert answer.name == "red blob#2" and target.overlap == 0.5 and target.labels == (1,)
     column = int(answer.map.argmax()) % answer.map.shape[1]
     assert (column + 0.5) / answer.map.shape[1] < 112 / 256, "the larger, paler one is on the left"
-    other = ask(blobs, "detection", target="red blob#2", method="grad_cam")[Answer]
-    assert int(other.map.argmax()) % other.map.shape[1] > column
     assert len(stages.maps) >= 2
     for name, plane in stages.maps.items():
         torch.testing.assert_close(plane, explainers.grad_cam(*inputs(found), layer=name)[0])
@@ -93,24 +89,21 @@ def test_regions_are_classes_and_their_connected_parts(blobs: str) -> None:
     network, images, _ = inputs(found)
     region, layer = explainers.MaskScores(network(images)["out"][0].argmax(0) == 1, 1), answer.settings.layer
     torch.testing.assert_close(answer.map, explainers.hires_cam(network, images, region, layer=layer)[0])
-    line = text_of(messages.answer_parts(answer))
-    assert line.startswith(f"HiResCAM for red blob ({100 * areas['red blob']:.0f}% of the pixels) at ")
 
 
 def test_an_object_is_selected_by_its_name(blobs: str) -> None:
     """A missing one becomes a note, and the first object is explained."""
-    for target, chosen in (("red blob#2", 2), ("green blob", 3), ("green blob#1", 3)):
-        found = ask(blobs, "segmentation", target=target)
-        assert found[Scene].chosen is found[Scene].objects[chosen] and not found[Answer].settings.notes, target
+    found = ask(blobs, "segmentation", target="green blob#1")
+    assert found[Scene].chosen is found[Scene].objects[3] and not found[Answer].settings.notes
+    missing = {
+        "3": "“blue blob” was not detected",
+        "red blob#9": "in this image",
+        "purple blob": "Unknown class “purple",
+    }
     for model in TASKS:
-        for target, note in (
-            ("3", "“blue blob” was not detected in this image"),
-            ("red blob#9", "in this image"),
-            ("purple blob", "Unknown class “purple blob”"),
-        ):
+        for target, note in missing.items():
             found = ask(blobs, model, target=target)
             assert note in " ".join(found[Answer].settings.notes) and found[Answer].name == "red blob", target
-            assert found[Scene].chosen is found[Scene].objects[0]
 
 
 def test_without_detections_there_is_a_message_with_a_remedy_and_no_map(tmp_path: Path) -> None:
@@ -121,8 +114,7 @@ def test_without_detections_there_is_a_message_with_a_remedy_and_no_map(tmp_path
     assert Answer not in found and Stages not in found and scene.chosen is None and not scene.objects
     assert "at least 0.5 (the strongest detection is red blob" in scene.message
     lowered = ask(path, "detection", options=scene.remedy)[Answer]
-    assert lowered.name == "red blob" and lowered.map.max() > 0
-    assert lowered.settings.min_score == scene.remedy["min_score"] < 0.5
+    assert lowered.name == "red blob" and lowered.settings.min_score == scene.remedy["min_score"] < 0.5
 
     path = painted(tmp_path)
     nothing = ask(path, "detection")[Scene]
@@ -132,7 +124,6 @@ def test_without_detections_there_is_a_message_with_a_remedy_and_no_map(tmp_path
     assert ask(path, "segmentation", target="__background__")[Answer].map.isfinite().all()
 
     request = Request(path, model="blobs_detection", layer="backbone.2")
-    assert bool(last_steps(request, channels.sheet)[Sheet].dead.all())
     assert last_steps(request, channels.all_channels)[Channels].subject is None
     contribution = last_steps(request, channels.channel, number=0)[Contribution]
     assert contribution.effect is None and contribution.reason.startswith("Nothing was detected")
@@ -147,15 +138,13 @@ def test_every_listed_method_answers_or_does_not_support_the_operations(blobs: s
     for model in TASKS:
         listed = model_cache.list_methods(model_cache.load(f"blobs_{model}"))
         known = {method.name for method in listed}
-        assert {"grad_cam", "saliency", "occlusion", "rise"} <= known
-        assert ("d_rise" in known) == (model == "detection")
+        assert "grad_cam" in known and ("d_rise" in known) == (model == "detection")
         for method in listed[part::3]:
             options = {name: value for name, value in quick.items() if name in method.options}
             try:
                 answer = ask(blobs, model, method=method.name, options=options)[Answer]
             except explainers.ExplainerError as error:
                 assert method.name in ("cam", "deep_lift", "deep_lift_shap"), error
-                assert not isinstance(error, explainers.BadTarget), error
             else:
                 assert answer.map.ndim == 2 and answer.name == "red blob"
         (note,) = ask(blobs, model, method="finer_cam")[Answer].settings.notes
@@ -170,19 +159,6 @@ def test_boxes_detected_in_inference_mode_are_a_target(blobs: str) -> None:
     assert maps.max() > 0 and not maps.is_inference()
 
 
-def test_stop_keeps_the_partial_map_of_a_detector(blobs: str) -> None:
-    request = Request(blobs, model="blobs_detection", method="occlusion", options={"window": 8, "stride": 2})
-    seen = []
-    with runs.start(None) as run:
-        for step in engine.explain(request, run):
-            seen.append(step)
-            if isinstance(step, Refining) and step.map is not None:
-                run.stop()
-    answer = next(step for step in seen if isinstance(step, Answer))
-    assert answer.share < 1 and answer.by_user and answer.map.isfinite().all()
-    assert all(step.name == "red blob" for step in seen if isinstance(step, Refining))
-
-
 def test_channels_have_effects_on_detected_objects(blobs: str) -> None:
     """Oracle: the score of a red blob only depends on the red channel."""
     for model in TASKS:
@@ -193,9 +169,6 @@ def test_channels_have_effects_on_detected_objects(blobs: str) -> None:
         assert every.numbers[0] == 0 and every.effects[0] > 0.4 and every.subject.name == "red blob"
         assert contribution.effect == pytest.approx(every.effects[0], rel=1e-5)
         assert contribution.parts[0] > 0.4 and contribution.parts[0] > 5 * contribution.parts[1:].abs().max()
-        rows, columns = one[ReceptiveFields].spans
-        assert (len(rows), len(columns)) == tuple(one[InputGradient].grid)
-        assert columns[0] == pytest.approx((0, 8 / one[ReceptiveFields].size[0])), "three convolutions with stride 2"
 
 
 def test_own_networks_are_explained(blobs: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,7 +186,7 @@ def test_own_networks_are_explained(blobs: str, monkeypatch: pytest.MonkeyPatch,
     network, images, target = inputs(found)
     assert torch.equal(target.mask, network(images)[0, 0] > 0)
     nothing = last_steps(Request(painted(tmp_path, "#00ff00"), model=binary))
-    assert Answer not in nothing and nothing[Scene].objects == () and "background" in nothing[Scene].message
+    assert Answer not in nothing and nothing[Scene].objects == ()
 
 
 def test_a_detection_of_another_scale_has_another_layer(monkeypatch: pytest.MonkeyPatch, blobs: str) -> None:
@@ -226,8 +199,7 @@ def test_a_detection_of_another_scale_has_another_layer(monkeypatch: pytest.Monk
     monkeypatch.setattr(SOURCE, "load", lambda *_: Model(name, network, labels, preparation_of(name), "detection"))
     found = last_steps(Request(blobs, model=name, options={"min_score": 0.01}))
     answer = found[Answer]
-    assert answer.map.shape[0] == answer.map.shape[1] and found[Scene].chosen.name == answer.name
-    assert answer.settings.layer.startswith("backbone") and len(found[Stages].maps) >= 2
+    assert found[Scene].chosen.name == answer.name and len(found[Stages].maps) >= 2
     assert float(answer.explanation.raw.abs().max()) > 0, "the explained object depends on the layer"
     assert answer.settings.layer != answer.settings.loaded.default and found[Settings].layer == answer.settings.layer
     assert "other_layer" in [finding.code for finding in answer.explanation.findings[0]]

@@ -36,11 +36,8 @@ def test_the_drawing_has_every_layer_and_block() -> None:
     assert packed["whys"][last[5]].startswith("No map: the output 7 has no spatial")
     assert packed["arcs"] == [[1.0, 2.0, 0], [3.0, 4.0, 0]]
 
-    layer = load(MODEL).layers[-1]
-    assert messages.why("", layer) == ""
     for reason in messages.WHY:
-        message = messages.why(reason, layer)
-        assert message.endswith(".") and "{" not in message
+        assert "{" not in messages.why(reason, load(MODEL).layers[-1])
 
 
 def test_of_too_many_arcs_the_longest_and_shortest_of_each_end_are_drawn() -> None:
@@ -77,11 +74,8 @@ def test_the_norms_are_those_of_the_answer(new_dog: str, monkeypatch: pytest.Mon
 
 
 def test_another_class_has_another_key() -> None:
-    requests = [
-        Request(DOG, MODEL, target="tabby"),
-        Request(DOG, MODEL, target="goldfish", layer="stages.1"),
-        Request(DOG, MODEL, target="goldfish", method="saliency"),
-    ]
+    changes: list[dict[str, str]] = [{"target": "tabby"}, {"layer": "stages.1"}, {"method": "saliency"}]
+    requests = [Request(DOG, MODEL, **{"target": "goldfish", **change}) for change in changes]
     settings = [engine.resolve(request) for request in requests]
     subjects = [results_cache.subject(each, request) for each, request in zip(settings, requests, strict=True)]
     for keys in ([norms.key_of(DOG, each, each.names) for each in settings], subjects):
@@ -107,7 +101,6 @@ def test_the_maps_of_all_blocks_are_grad_cam(monkeypatch: pytest.MonkeyPatch) ->
     means = stages.maps["stem"].unflatten(0, (56, 2)).unflatten(2, (56, 2)).mean((1, 3))
     torch.testing.assert_close(raw.view(56, 56), means, rtol=1e-2, atol=1e-6)
     assert (packed["name"], packed["score"], packed["unit"]) == ("German shepherd", "94%", "logit")
-    assert packed["subject"] == answer.settings.subject != ""
 
     sweep = engine.network_calls.sweep
 

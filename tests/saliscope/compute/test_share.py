@@ -172,8 +172,7 @@ def test_a_bundle_is_recomputed(made: Made, replay: Replay) -> None:
         assert code == 0 and "equal" in output and output.count("hash matches") == 2, output
         assert WHERE.encode() not in entries["photograph.jpg"]
         index = json.loads(entries["bundle.json"])
-        options = index["maps"][0]["question"]["options"]
-        assert index["maps"][0]["seed"] == question.get("options", options).get("seed")
+        assert index["maps"][0]["seed"] == question.get("options", {}).get("seed")
         assert {"saliscope", "torch", "python"} <= index["versions"].keys()
     code, output = replay(entries, "--format", "json")
     found = json.loads(output)
@@ -271,18 +270,13 @@ def malicious(folder: Path) -> Iterator[Files | Path]:
     yield {**sure, "map.npy": npy_file(np.array([{"a": print}], dtype=object), allow_pickle=True)}
     yield {**sure, "photograph.jpg": b"<svg onload=alert(1)>"}
     (entry,) = index()["maps"]
-    wrong = [
-        *(
-            index(maps=maps)
-            for maps in ([], [None], [entry] * 9, [{"files": 5}], [{**entry, "answer": {"share": 0.4}}])
-        ),
-        *(index(photograph=image) for image in (None, {"file": "../x", "sha256": 1})),
-        index(versions="x" * 9),
-        *(index({"model": model}) for model in ("os:system", 5, "../../weights.pt", "hf:somebody/something")),
-        *(index({"options": options}) for options in ({"rulo": 1}, [1])),
-        *(index(question) for question in ({"method": "<b>"}, {"class": "x" * 999}, {"layer": ["a"]})),
-    ]
-    for text in ("", "[]", "null", "{", "[" * 100_000, '{"format": 1}', *map(json.dumps, wrong)):
+    maps: tuple[Any, ...] = ([], [None], [entry] * 9, [{"files": 5}], [{**entry, "answer": {"share": 0.4}}])
+    wrong = [index(maps=each) for each in maps] + [index(versions="x" * 9)]
+    wrong += [index(photograph=image) for image in (None, {"file": "../x", "sha256": 1})]
+    wrong += [index({"model": model}) for model in ("os:system", 5, "../../weights.pt", "hf:somebody/something")]
+    questions: tuple[Any, ...] = ({"method": "<b>"}, {"class": "x" * 999}, {"layer": ["a"]}, {"options": [1]})
+    wrong += [index(question) for question in (*questions, {"options": {"rulo": 1}})]
+    for text in ("", "[]", "{", "[" * 100_000, '{"format": 1}', *map(json.dumps, wrong)):
         yield {**sure, "bundle.json": text.encode()}
 
 
@@ -305,19 +299,9 @@ def test_the_parameters_of_settings_reproduce_them() -> None:
     """Defaults are not part of the address."""
     question = Request(CAT, MODEL, "stages.4", "goldfish", "occlusion", {"window": 112, "precision": "bf16"})
     found = links.state(engine.resolve(question))
-    names = {"model": MODEL, "layer": "stages.4", "class": "goldfish", "method": "occlusion"}
-    assert found == names | {"options": json.dumps(question.options)}
     assert links.read({"example": "cat", **found}) == (question, examples.all_examples()["cat"], [])
     default = engine.resolve(Request(CAT, MODEL, method="grad_cam", options={"relu": True}))
     assert links.state(default)["options"] == ""
-
-
-def test_a_link_has_a_version_and_one_of_a_later_version_is_refused() -> None:
-    query = {"example": "goldfish", "method": "occlusion"}
-    default = examples.all_examples()["dog"]
-    assert links.read(query) == links.read({**query, "v": "1"}) != links.read({**query, "v": "2"})
-    question, example, (note,) = links.read({**query, "v": "2"})
-    assert (question.method, example) == ("", default) and "later version" in note
 
 
 def test_images_of_a_run_are_opened_by_their_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,13 +318,12 @@ def test_images_of_a_run_are_opened_by_their_digest(tmp_path: Path, monkeypatch:
     monkeypatch.delenv(finished_runs.FOLDER, raising=False)
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
 
-    query = {"example": of_cat, "method": "layer_cam"}
-    assert links.read(query) == (Request(None, method="layer_cam"), None, [])
-    assert "start the app with its run" in links.missing(query, links.read(query)[0])
+    query = {"example": of_cat}
+    assert links.read(query) == (Request(None), None, [])
+    assert "start the app with its run" in links.missing(query, Request(None))
     monkeypatch.setenv(finished_runs.FOLDER, str(tmp_path / "run"))
-    (asked, example, notes) = links.read(query)
-    assert (asked.method, example, notes) == ("layer_cam", None, []) and not links.missing({}, asked)
-    assert Path(str(asked.image)).read_bytes() == cat and uploads.inside_uploads(str(asked.image))
+    image = str(links.read(query)[0].image)
+    assert Path(image).read_bytes() == cat and uploads.inside_uploads(image)
     (source / "dog.png").write_bytes(cat)
     for digest in (of_dog, "0" * 64, "../" + "0" * 61, of_cat.upper()):
         assert finished_runs.find(digest) is None, "a changed image, an image without a run, and invalid digests"
@@ -351,32 +334,25 @@ def test_an_uploaded_image_is_not_part_of_the_address(upload: Callable[[bytes], 
     image = upload(saved("JPEG"))
     address, shared = {"own": "4fk2", "example": "cat"}, {"own": "shared"}
     assert links.read(address, {"file": image})[:2] == (Request(image), None)
-    for stored in (None, {}, {"file": None}, {"file": "/etc/passwd"}, {"file": 5}, "x"):
+    for stored in (None, {"file": None}, {"file": "/etc/passwd"}, {"file": 5}, "x"):
         asked, example, notes = links.read(address, stored)
         assert (asked.image, example, notes) == (None, None, []) and links.missing(address, asked) == messages.GONE
-    assert links.missing(shared, links.read(shared, {"file": None})[0]) == messages.SHARED
-    assert not links.missing({}, Request(None))
+    assert links.missing(shared, Request(None)) == messages.SHARED and not links.missing({}, Request(None))
     assert links.read({"example": "none"})[:2] == (Request(None), None)
 
 
-def test_an_address_from_a_script_is_parsed_or_ignored() -> None:
+def test_an_unreadable_link_gives_the_default_request_and_a_note() -> None:
+    texts = ("{", "[" * 1999, "[1]", json.dumps({"x": "y" * 2000}))
+    for left_out, text in (("layer", "x" * 501), *(("options", text) for text in texts)):
+        request, _, (note,) = links.read({left_out: text})
+        assert getattr(request, left_out) == getattr(Request(), left_out), text
+        assert f"The link is damaged: {left_out} cannot be read" in note, text
+    first = next(iter(examples.all_examples().values()))
+    for query, words in (({"example": "unicorn"}, "unicorn"), ({"example": "cat", "v": "2"}, "later version")):
+        request, example, (note,) = links.read(query)
+        assert (example, request.image) == (first, str(first.path)) and words in note
+    assert links.read({"example": "cat"}) == links.read({"example": "cat", "v": "1"})
     assert links.parse_query("class=jack-o%27-lantern&options=%7B%7D") == {"class": "jack-o'-lantern", "options": "{}"}
-    for wrong in (None, 5, {"a": "b"}, "a=b" * 9000):
+    for wrong in (5, {"a": "b"}, "a=b" * 9000):
         assert links.parse_query(wrong) == {}
     assert links.parse_query("%ff=%fe&x=<b>")["x"] == "<b>"
-
-
-def test_an_unreadable_link_gives_the_default_request_and_a_note() -> None:
-    for query, left_out in (
-        ({"layer": "x" * 501}, "layer"),
-        ({"options": "{"}, "options"),
-        ({"options": "[" * 1999}, "options"),
-        ({"options": "[1]"}, "options"),
-        ({"options": json.dumps({"x": "y" * 2000})}, "options"),
-    ):
-        request, _, (note,) = links.read(query)
-        assert getattr(request, left_out) == getattr(Request(), left_out), query
-        assert f"The link is damaged: {left_out} cannot be read" in note, query
-    request, example, (note,) = links.read({"example": "unicorn"})
-    first = next(iter(examples.all_examples().values()))
-    assert (example, request.image) == (first, str(first.path)) and "unicorn" in note

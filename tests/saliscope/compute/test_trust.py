@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -57,6 +56,7 @@ def steps(grad_cam: Request) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def verdict(steps: list[Any]) -> CheckedMap:
+    """Return the finished check."""
     return steps[-1]
 
 
@@ -100,17 +100,15 @@ def test_the_result_for_grad_cam(grad_cam: Request, steps: list[Any], verdict: C
     assert isinstance(steps[0], CheckProgress) and {step.key for step in steps} == {key_of(grad_cam)}
     more = [view.verdict(step)["more"] for step in steps if isinstance(step, CheckedMap)]
     assert more == [True, False], "the randomization test follows the curves"
-    assert "better than" in messages.controls(verdict.evaluation)
     assert isinstance(verdict.weights, Randomization) and verdict.weights.passes
     packed = view.verdict(verdict)["verdict"]
     assert (packed["unit"], packed["name"]) == ("probability", "German shepherd")
     assert packed["rows"]["class"]["mark"] == packed["rows"]["weights"]["mark"] == "good"
     curve = packed["curves"]["deletion"]
     assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "center"}
-    assert curve["own"][0] > 0.9
     mean = sum(curve["own"]) / STEPS - (curve["own"][0] + curve["own"][-1]) / 2 / STEPS
     assert mean == pytest.approx(curve["area"], abs=1e-3), "the area under the drawn curve"
-    assert len(base64.b64decode(packed["order"]["b64"])) == packed["order"]["h"] * packed["order"]["w"] == 224 * 224
+    assert packed["order"]["h"] * packed["order"]["w"] == 224 * 224
 
     assert verdict.similarity is not None and verdict.similarity.other == "malinois"
     maps = [answered(replace(grad_cam, target=name)).map.flatten().numpy() for name in ("", "malinois")]
@@ -167,9 +165,7 @@ def test_a_map_that_cannot_be_checked_has_a_reason(answer: Answer, monkeypatch: 
         ("", answer),
     ):
         packed = view.identify(each, 7)
-        assert packed["sentence"] and packed["mark"]
-        assert (packed["id"], packed["key"]) == (7, each.settings.key)
-        assert (packed["why"], packed["quick"]) == (why, not why)
+        assert (packed["why"], packed["quick"], packed["key"]) == (why, not why, each.settings.key)
     assert not engine.is_quick(of("rise").settings)
     monkeypatch.setattr(engine.costs, "forward", lambda loaded: 1.0)
     assert not engine.is_quick(answer.settings)
@@ -188,7 +184,6 @@ def test_the_controls_row(verdict: CheckedMap) -> None:
 def test_the_class_row(verdict: CheckedMap) -> None:
     for reads, correlation, text, mark in (
         (False, None, "Class-agnostic", "bad"),
-        (True, None, "Not compared", "unknown"),
         (True, 0.995, "Hardly depends on the class: rank correlation 0.99", "bad"),
         (True, 0.97, "Partly depends on the class: rank correlation 0.97", "mixed"),
         (True, -0.5, "Depends on the class: rank correlation −0.50", "good"),
@@ -218,7 +213,6 @@ def test_the_weights_row(verdict: CheckedMap, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(view.badges, "table", lambda table=table: table)
         row = rows(verdict, weights=None)["weights"]
         assert row["mark"] == mark and row["here"] is False, "the test is still possible"
-        assert ("over 109 images with net." in row["text"]) is (last is not None)
 
 
 @pytest.mark.slow
@@ -227,17 +221,7 @@ def test_class_agnostic_methods_are_tested_with_all_layers_randomized(grad_cam: 
     verdict = judged(replace(grad_cam, method="eigen_cam"))[-1]
     found = rows(verdict)
     assert verdict.weights.order == "cascade" and float(verdict.weights.signed[0, 0]) == 1
-    assert verdict.weights.passes is False, "the rule of the library requires both"
-    assert found["weights"]["mark"] == ("good" if abs(verdict.weights.after_all_layers) < 0.5 else "bad")
     assert "after randomizing all weights" in found["weights"]["text"] and found["class"]["mark"] == "bad"
-
-
-def test_a_channel_is_compared_with_controls_but_not_by_class_and_weights(grad_cam: Request) -> None:
-    request = replace(grad_cam, model=SMALL, layer="stages.2", target="channel 12 of stages.4")
-    verdict = judged(request)[-1]
-    assert (verdict.unit, verdict.name) == ("channel mean", "channel 12 of stages.4")
-    assert {rows(verdict)[name]["mark"] for name in ("class", "weights")} == {"unknown"}
-    assert rows(verdict)["weights"]["text"] == messages.UNIT
 
 
 def test_objects_are_checked_on_request(grad_cam: Request, blob_models: None, blobs: str) -> None:
@@ -245,12 +229,15 @@ def test_objects_are_checked_on_request(grad_cam: Request, blob_models: None, bl
     for model, unit in (("detection", "score"), ("segmentation", "mean logit")):
         request = Request(blobs, model=f"blobs_{model}", use_cache=True)
         answer, verdict = answered(request), judged(request)[-1]
-        about = view.identify(answer, 1)
-        assert about["quick"] is False and not about["why"]
+        assert view.identify(answer, 1)["quick"] is False
         images = page_engine.load_input(answer.settings, request)[2]
         score = float(answer.detected_object.target(answer.settings.loaded.model.network(images))[0])
         assert (verdict.unit, verdict.name) == (unit, "red blob")
         assert float(verdict.evaluation.curves["deletion"][0, 0]) == pytest.approx(score, rel=1e-2)
         assert verdict.similarity is None and verdict.weights is None and not verdict.more
         drawn = steps_of(engine.randomize_weights, request, key=key_of(request))[-1]
-        assert isinstance(drawn, CheckedMap) and view.verdict(drawn)["verdict"]["rows"]["weights"]["text"]
+        assert rows(drawn)["weights"]["text"]
+    channel = replace(grad_cam, model=SMALL, layer="stages.2", target="channel 12 of stages.4")
+    verdict = judged(channel)[-1]
+    assert (verdict.unit, verdict.name) == ("channel mean", "channel 12 of stages.4")
+    assert {rows(verdict)[name]["mark"] for name in ("class", "weights")} == {"unknown"}

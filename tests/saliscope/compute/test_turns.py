@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 import threading
 import time
+import weakref
+from types import ModuleType
 
 import pytest
 
@@ -67,8 +71,6 @@ def test_a_session_has_two_places_and_some_jobs_that_wait(places: Places) -> Non
 
     holders = hold(places)
     busy = [job(places, ann) for _ in range(limits.RUNNING + limits.WAITING)]
-    with pytest.raises(Refused, match="You have 6 requests"):
-        job(places, ann)
     assert not any(map(has_place, busy)), "others have all places, but nobody may have fewer jobs"
     later = job(places, bob)
     places.leave(holders[0])
@@ -169,9 +171,7 @@ def test_runs_belong_to_the_visitor_of_their_session() -> None:
     visitors.current.reset(token)
     with runs.start("unknown") as run:
         assert run is not None and run.visitor.is_listening and not run.visitor.address
-    with visitor.listening():
-        assert visitor.is_listening
-    assert not visitor.is_listening and visitors.arrive("known", "3.3.3.3") is visitor
+    assert visitors.arrive("known", "3.3.3.3") is visitor
 
 
 def test_many_sessions_are_forgotten_except_those_with_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +309,7 @@ def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turn
                 quick.start()
                 wait_for(turns, 2)  # with the check
                 turns.report(turn, 0.5)
-                quick.join()
+                quick.join(5)
             found.append(f"{name} ends")
 
     with turns.enqueue(Run(9), long=True, min_seconds=0.0) as check:
@@ -319,7 +319,7 @@ def test_a_long_job_yields_to_a_brief_one_which_yields_to_quick_ones(turns: Turn
         wait_for(turns, 1)
         turns.report(check, 0.1)
         found.append("check continues")
-        brief.join()
+        brief.join(5)
     assert found == ["brief starts", "quick starts", "quick ends", "brief ends", "check continues"]
 
 
@@ -365,12 +365,9 @@ def test_a_request_overtaken_by_a_newer_one_does_not_start() -> None:
             assert older is None and newer and not newer.cancelled
         with runs.start("eve", question="3", number=3) as newest:
             assert newest and newer.superseded
-
-
-def test_all_jobs_of_a_user_who_leaves_are_stopped() -> None:
     with runs.start("joe") as one, runs.start("joe/features") as two, runs.start("joel") as other:
         runs.end("joe")
-        assert one.cancelled and two.cancelled and not other.cancelled
+        assert one.cancelled and two.cancelled and not other.cancelled, "all jobs of a user who leaves"
 
 
 def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,14 +390,14 @@ def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(monkeyp
     assert released.wait(5), "after the last job"
 
 
-def test_a_check_yields_its_turn_to_a_click_at_once(turns: Turns) -> None:
-    """Other long jobs first compute for half a second."""
-    for min_seconds, left in ((0.0, False), (0.5, True)):
-        with (
-            turns.enqueue(Run(9), long=True, min_seconds=min_seconds) as long,
-            turns.enqueue(Run(9), long=False) as click,
-        ):
-            assert not list(turns.wait(long))
-            long.run.stop()  # do not wait for the turn to come back
-            turns.report(long, 0.1)
-            assert bool(next(turns.wait(click), None)) is left
+def test_imported_objects_are_not_searched_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.release()
+    before = gc.get_freeze_count()
+    monkeypatch.setitem(sys.modules, "imported_by_a_job", ModuleType("imported_by_a_job"))
+    memory.release()
+    assert gc.get_freeze_count() > before
+    cycle = ModuleType("cycle")
+    vars(cycle)["itself"], gone = cycle, weakref.ref(cycle)
+    del cycle
+    memory.release()
+    assert gone() is None, "what later jobs leave is collected"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from saliscope.cli import commands
 from saliscope.compute import model_cache, units
 from saliscope.compute.answers import LoadedModel
 from saliscope.compute.channels import engine as channels
+from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import Measures
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
@@ -57,8 +58,8 @@ def other_weights(loaded: LoadedModel) -> LoadedModel:
     return replace(loaded, model=replace(loaded.model, network=network))
 
 
-def found(loaded: LoadedModel, layer: str = LAYER) -> units.LayerUnits:
-    known = units.of_layer(loaded, layer)
+def found(loaded: LoadedModel, session: str = "") -> units.LayerUnits:
+    known = units.of_layer(loaded, LAYER, session)
     assert known is not None
     return known
 
@@ -67,45 +68,51 @@ def test_channels_of_the_indexed_network_have_names_with_their_test(shipped: Pat
     for name in (MODEL, SMALL):  # the same weights
         known = found(model_cache.load(name))
         assert [unit.channel for unit in known.units] == list(range(CHANNELS)) and known.images == unit_indices.COUNT
-        named = [unit for unit in known.units if unit.name]
-        assert [(unit.channel, unit.name, unit.auc) for unit in named] == [(7, "tabby", 0.97)]
+        assert [(unit.channel, unit.name, unit.auc) for unit in known.units if unit.name] == [(7, "tabby", 0.97)]
     assert units.of_layer(loaded, "head") is None
     assert units.of_layer(other_weights(loaded), LAYER) is None
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "no settings", "no layers", "a channel is missing"])
-def test_a_missing_or_damaged_index_is_left_out(
-    damage: str, shipped: Path, loaded: LoadedModel, caplog: pytest.LogCaptureFixture
+def test_names_by_an_encoder_say_so_except_those_that_a_visitors_labels_replace(
+    shipped: Path, folder: Path, loaded: LoadedModel
 ) -> None:
-    rows = unit_indices.unit_rows(LAYER, CHANNELS, {})
-    if damage == "missing":
-        shipped.unlink()
-    elif damage == "cut":
-        shipped.write_bytes(shipped.read_bytes()[:-100])
-    elif damage == "no settings":
-        pa.parquet.write_table(rows, shipped)
-    else:
-        wrong = rows.drop_columns("layer") if damage == "no layers" else rows.slice(1)
-        unit_indices.write_file(shipped, loaded.model, wrong)
-    assert units.of_layer(loaded, LAYER) is None
-    is_reported = any(str(shipped) in record.getMessage() for record in caplog.records)
-    assert is_reported == (damage in ("cut", "no settings", "no layers"))
+    rows = unit_indices.unit_rows(LAYER, CHANNELS, {7: "tabby", 8: "bird"})
+    unit_indices.write_file(shipped, loaded.model, rows, names_by="words.txt and clip")
+    units.keep("visitor", open_index(folder))
+    own = units.of_layer(loaded, LAYER, "visitor")
+    assert own is not None
+    for known, channel, says in ((found(loaded), 8, True), (own, 7, True), (own, 8, False)):
+        unit = known.units[channel]
+        texts = messages.unit_test(unit), " ".join(messages.unit(unit, known))
+        assert unit.name and [", by words.txt and clip" in texts[0], "by words.txt and clip:" in texts[1]] == [says] * 2
+    units.forget("visitor")
 
 
-def test_an_index_without_optional_columns_has_names_only(shipped: Path, loaded: LoadedModel) -> None:
-    rows = unit_indices.unit_rows(LAYER, CHANNELS, {7: "tabby"}).drop_columns(["nearest", "image"])
-    unit_indices.write_file(shipped, loaded.model, rows)
-    known = found(loaded)
-    assert known.units[7].name == "tabby" and known.units[7].nearest is None and not known.sprites
+def test_a_missing_or_damaged_index_is_left_out(
+    shipped: Path, loaded: LoadedModel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nearest channels and the images are optional."""
+    rows, whole = unit_indices.unit_rows(LAYER, CHANNELS, {}), shipped.read_bytes()
+    known = None
 
+    def save(table: pa.Table) -> Callable[[Path], object]:
+        return partial(unit_indices.write_file, model=loaded.model, units=table)
 
-def test_the_users_own_index_comes_first_and_has_crops(folder: Path, loaded: LoadedModel) -> None:
-    units.use(partial(open_index, folder))
-    known = found(loaded)
-    assert [unit.name for unit in known.units if unit.name] == ["owl"]
-    assert [(crop.value, crop.label, crop.box) for crop in known.units[3].crops] == [
-        (5.5, "tabby", (0, 0, 0.5, 1)), (4.5, "tabby", (0, 0, 0.5, 1)),
-    ]  # fmt: skip
+    for name, write, is_reported in (
+        ("missing", lambda path: None, False),
+        ("cut", lambda path: path.write_bytes(whole[:-100]), True),
+        ("no settings", lambda path: pa.parquet.write_table(rows, path), True),
+        ("no layers", save(rows.drop_columns("layer")), True),
+        ("a channel is missing", save(rows.slice(1)), False),
+        ("names only", save(rows.drop_columns(["nearest", "image"])), False),
+    ):
+        assert known is None
+        monkeypatch.setattr(units, "SHIPPED", shipped.with_name(f"{name}.parquet"))
+        write(units.SHIPPED)
+        units.use(None)
+        known = units.of_layer(loaded, LAYER)
+        assert any(f"{name}.parquet" in message for message in caplog.messages) == is_reported
+    assert known and known.units[7].nearest is None and not known.sprites
 
 
 def test_crops_have_their_photos_and_the_order_by_effect(shipped: Path, loaded: LoadedModel, tmp_path: Path) -> None:
@@ -113,8 +120,11 @@ def test_crops_have_their_photos_and_the_order_by_effect(shipped: Path, loaded: 
     tables = unit_indices.unit_rows(LAYER, CHANNELS, {}), pa.concat_tables(tops), unit_indices.photo_rows()
     folder = unit_indices.write_folder(tmp_path / "units", loaded.model, *tables)
     units.use(partial(open_index, folder))
-    for crops in (found(loaded).units[3].crops, found(loaded).units[3].effects):
+    known = found(loaded).units
+    for crops in (known[3].crops, known[3].effects):
         assert [crop.photo for crop in crops] == unit_indices.photo_rows()["photo"].to_pylist()
+    assert not any(unit.name for unit in known), "the user's own index comes first"
+    assert (crops[1].value, crops[1].label, crops[1].box) == (4.5, "tabby", (0, 0, 0.5, 1))
     (folder / "photos.parquet").unlink()  # as of an earlier version
     units.use(partial(open_index, folder))
     assert [crop.photo for crop in found(loaded).units[3].crops] == [None, None]
@@ -125,14 +135,12 @@ def test_a_visitors_index_adds_images_and_names_for_their_session_only(
 ) -> None:
     """The shipped index keeps its names and synthetic images, except where the visitor's images give a name."""
     units.keep("visitor", open_index(folder))
-    known, other = units.of_layer(loaded, LAYER, "visitor"), units.of_layer(loaded, LAYER, "other")
-    assert known and other
+    known, other = found(loaded, "visitor"), found(loaded, "other")
     assert {unit.channel: unit.name for unit in known.units if unit.name} == {7: "tabby", 8: "owl"}
     assert len(known.units[3].crops) == 2 and known.own == unit_indices.COUNT
     assert known.sprites[units.SYNTHETIC] == other.sprites[units.SYNTHETIC]
     assert [unit.name for unit in other.units if unit.name] == ["tabby"] and not other.units[3].crops
     assert units.of_layer(other_weights(loaded), LAYER, "visitor") is None
-    assert units.of_layer(loaded, "head", "visitor") is None
 
     image = known.sprites[units.TOP]
     assert units.sprite(image)
@@ -146,7 +154,7 @@ def test_only_the_newest_indices_of_visitors_are_kept(
     monkeypatch.setattr(limits, "INDICES", 2)
     for session in ("first", "second", "third"):
         units.keep(session, open_index(folder))
-    owned = {session: units.of_layer(loaded, LAYER, session).own > 0 for session in ("first", "second", "third")}
+    owned = {session: found(loaded, session=session).own > 0 for session in ("first", "second", "third")}
     assert owned == {"first": False, "second": True, "third": True}
     for session in owned:
         units.forget(session)
@@ -157,11 +165,11 @@ def test_an_index_of_another_network_is_refused_and_logged(
 ) -> None:
     other = other_weights(loaded)
     unit_indices.write_folder(folder, other.model, *(unit_indices.unit_rows(LAYER, CHANNELS, {8: "owl"}),) * 2)
-    with pytest.raises(Refused) as refused:
-        open_index(folder, loaded.model)
     units.use(partial(open_index, folder))
     assert [unit.name for unit in found(loaded).units if unit.name] == ["tabby"], "that of the built-in network"
-    assert str(refused.value) in [record.getMessage() for record in caplog.records]
+    with pytest.raises(Refused) as refused:
+        open_index(folder, loaded.model)
+    assert str(refused.value) in caplog.messages
 
 
 def test_serve_refuses_a_folder_without_an_index(
@@ -191,7 +199,6 @@ def test_all_images_of_a_layer_are_one_file_whose_name_changes_with_them(
     for number, color in zip(numbers, colors(name, numbers), strict=True):
         wanted = ImageColor.getrgb(unit_indices.COLORS[number % len(unit_indices.COLORS)])
         assert max(abs(a - b) for a, b in zip(color[:3], wanted, strict=True)) < 25
-    assert units.sprite("synthetic-0123456789abcdef.webp") is None
 
     rows: list[dict[str, Any]] = unit_indices.unit_rows(LAYER, CHANNELS, {}).to_pylist()
     rows[7]["image"], rows[8]["image"] = b"damaged", None

@@ -1,19 +1,29 @@
-"""Decoder processes: the same results as in this process, and a crash or a slow file is one refused request."""
+"""Decoder processes: the same results as in this process, and a crash or a slow file is one refused request.
+
+The files of `make hostile` are opened or refused with a message; a sample of them in the sandbox ends no decoder.
+"""
 
 from __future__ import annotations
 
 import io
 import itertools
 import os
+import re
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.public import hostile
+from benchmarks.public.files import checkpoints as hostile_checkpoints
+from benchmarks.public.files import images as hostile_images
+from benchmarks.public.files.case import EITHER, REFUSED, VALID, Case
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands, metadata, uploads
@@ -56,7 +66,6 @@ def test_results_equal_those_of_this_process() -> None:
         assert pool.strip_metadata(data, 4) == metadata.strip_metadata(data, 4)
     for data in (*arrays, photo("TIFF")):
         shown, preview = (module.preview_image(data, 3, "2,1,3") for module in (pool, bands))
-        assert shown is not None and preview is not None
         assert shown[1] == preview[1] and shown[0].tobytes() == preview[0].convert("RGB").tobytes()
     assert pool.preview_image(photo("JPEG"), 3, "") is None
 
@@ -136,3 +145,60 @@ def test_what_a_decoder_sends_is_not_trusted(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(Refused):
             pool.open_file(b"x", 3)
             pytest.fail(f"{answer} is accepted")
+
+
+# Hostile files
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
+LARGE = re.compile(r"\b([78][0-9]{3}|1[0-9]{4}|16384|100,?000|4000, 4000)\b|(?<!10 )million|zTXt|one strip used")
+"""Parts of the names of files that take more than a moment; `make hostile` has them."""
+SMALL = [case for case in hostile_images.cases() if not LARGE.search(case.name)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("group", sorted({case.group for case in SMALL}))
+def test_files_are_opened_or_refused_with_a_message(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No code in a file runs: it would write a file here."""
+    monkeypatch.chdir(tmp_path)
+    for case in SMALL:
+        if case.group != group:
+            continue
+        data, outcome, started = case.make(), VALID, time.thread_time()
+        try:
+            found = bands.open_file(data, 3)
+        except Refused as error:
+            outcome, message = REFUSED, str(error)
+            assert message.endswith(".") and "Error" not in message and "\n" not in message, case.name
+        else:
+            image = found.image if isinstance(found, bands.Bands) else found
+            assert image.mode == "RGB" and image.width * image.height <= limits.WORK_PIXELS * 1.01, case.name
+        assert case.expected in (EITHER, outcome), case.name
+        assert time.thread_time() - started < 2 and not any(tmp_path.iterdir()), case.name
+
+
+@linux
+def test_a_sample_of_the_files_in_the_sandbox() -> None:
+    cases = SMALL[::75]
+    groups = hostile.decode(cases)
+    assert len(cases) > 15 and [failure for found in groups.values() for failure in found.failures] == []
+    assert all(row.passed for row in hostile.rows(groups))
+
+
+@linux
+def test_failures_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with another outcome, a slow one, and one that is not opened."""
+    text = Case("valid", "text", lambda: b"hello", VALID)
+    image = hostile_images.cases()[0]
+    found = hostile.decode([text, Case("bombs", "image", image.make, REFUSED)])
+    assert [row.passed for row in hostile.rows(found)] == [False, False]
+    assert "opened instead of refused" in found["bombs"].failures[0]
+    monkeypatch.setattr(hostile, "SECONDS", -1.0)
+    assert "s, " in hostile.decode([image])["valid"].failures[0]
+
+
+@linux
+def test_a_sample_of_the_checkpoints() -> None:
+    row, failures = hostile_checkpoints.load(every=40)
+    assert failures == [] and row.passed

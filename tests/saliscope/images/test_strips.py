@@ -6,17 +6,17 @@ The limit is lowered to about 1,000 pixels.
 from __future__ import annotations
 
 import io
-import struct
 import zlib
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 
 from saliscope import limits
 from saliscope.images import strips
 from saliscope.images.uploads import Refused, open_image
+from tests.support.band_files import tiff_file
 from tests.support.image_files import chunk, png, save
 
 SIZE = (161, 123)
@@ -49,7 +49,8 @@ def adam7(image: Image.Image, **options: Any) -> bytes:
             small = Image.fromarray(values, "P") if image.mode == "P" else Image.fromarray(values)
             if image.mode == "P":
                 small.putpalette(image.getpalette() or b"")
-            rows += zlib.decompress(idat(save(small, "PNG", **options)))
+            file = save(small, "PNG", **options)
+            rows += zlib.decompress(file[file.index(b"IDAT") + 4 : -16])  # one chunk, its checksum, and the end
     data = save(image, "PNG", **options)
     head = bytearray(data[16:29])
     head[12] = 1
@@ -57,35 +58,6 @@ def adam7(image: Image.Image, **options: Any) -> bytes:
     at = data.index(b"IDAT") - 4
     halves = [chunk(b"IDAT", body[: len(body) // 2]), chunk(b"IDAT", body[len(body) // 2 :])]
     return b"".join([data[:8], chunk(b"IHDR", bytes(head)), data[33:at], *halves, chunk(b"IEND", b"")])
-
-
-def idat(data: bytes) -> bytes:
-    """Return the compressed pixels of a PNG."""
-    at, found = 8, b""
-    while at < len(data):
-        end = at + 12 + struct.unpack_from(">I", data, at)[0]
-        found += data[at + 8 : end - 4] if data[at + 4 : at + 8] == b"IDAT" else b""
-        at = end
-    return found
-
-
-def tiles(image: Image.Image, side: int = 32) -> bytes:
-    """Return an uncompressed TIFF with tiles, which Pillow does not write."""
-    values = np.asarray(image)
-    down, across = -(-values.shape[0] // side), -(-values.shape[1] // side)
-    padded = np.zeros((down * side, across * side, 3), np.uint8)
-    padded[: values.shape[0], : values.shape[1]] = values
-    places = [(row, column) for row in range(0, down * side, side) for column in range(0, across * side, side)]
-    blocks = [padded[row : row + side, column : column + side].tobytes() for row, column in places]
-    directory = TiffImagePlugin.ImageFileDirectory_v2()
-    numbers = {256: image.width, 257: image.height, 258: (8, 8, 8), 259: 1, 262: 2, 277: 3, 322: side, 323: side}
-    numbers |= {325: tuple(map(len, blocks)), 324: tuple(range(len(blocks)))}
-    for tag, value in numbers.items():
-        directory.tagtype[tag] = 4
-        directory[tag] = value
-    start = 8 + len(directory.tobytes(8))
-    directory[324] = tuple(start + k * len(blocks[0]) for k in range(len(blocks)))
-    return b"".join([b"II*\0", struct.pack("<I", 8), directory.tobytes(8), *blocks])
 
 
 def deep_palette() -> bytes:
@@ -116,7 +88,7 @@ FILES = {
     "TIFF JPEG": lambda: save(picture("RGB"), "TIFF", compression="jpeg", tiffinfo={278: 16}),
     "TIFF float": lambda: save(picture("F"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
     "TIFF palette": lambda: save(picture("P"), "TIFF", compression="tiff_lzw", tiffinfo={278: 16}),
-    "TIFF tiles": lambda: tiles(picture("RGB")),
+    "TIFF tiles": lambda: tiff_file(np.moveaxis(np.asarray(picture("RGB")), -1, 0), tile=32, colors=2),
     "GIF": lambda: save(picture("P"), "GIF"),
 }
 

@@ -24,13 +24,6 @@ from tests.support.catalog import isolate_catalog
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The empty folder of a machine without network."""
-    isolate_catalog(monkeypatch, tmp_path)
-    return tmp_path
-
-
 def refused(*arguments: str) -> int:
     """The exit code of a command that ends with an error."""
     with pytest.raises(SystemExit) as end:
@@ -59,20 +52,20 @@ def test_an_address_that_cannot_be_used_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_weights_that_cannot_be_used_give_one_exit_code(
-    catalog: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """For `serve`, for `app.py`, and for the other commands, whether the model or the file is the problem."""
+    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setattr(explainers, "keep_freed_memory", lambda: None)  # it would affect all tests in this process
-    wrong, missing, lite = catalog / "wrong.pt", str(catalog / "missing.pt"), ("--model", "efficientnet_lite0")
+    wrong, missing, lite = tmp_path / "wrong.pt", str(tmp_path / "missing.pt"), ("--model", "efficientnet_lite0")
     wrong.write_bytes(b"garbage")
     command = [sys.executable, "app.py", "--weights", str(wrong), *lite]
     environment = {**os.environ, **QUIET, "SALISCOPE_MODEL": "auto"}
     page = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-    explain = ("explain", str(ROOT / "assets" / "examples"), "--out", str(catalog / "run"))
+    explain = ("explain", str(ROOT / "assets" / "examples"), "--out", str(tmp_path / "run"))
     for arguments in (("serve",), explain):
-        for weights in (missing, str(wrong)):
-            assert refused(*arguments, "--weights", weights) == 1
-            assert "--weights needs --model. Name the model" in "".join(capfd.readouterr())
+        assert refused(*arguments, "--weights", missing) == 1
+        assert "--weights needs --model. Name the model" in "".join(capfd.readouterr())
     for weights in (missing, str(wrong)):
         assert refused(*explain, "--weights", weights, *lite) == 1
         printed = "".join(capfd.readouterr())
@@ -87,37 +80,30 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
         ("prometheus_client", "monitoring", Monitoring),
     ):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(
-            Refused, match=rf"needs the package {package[:3]}.*pip install \"saliscope\[{extra}\] @ git\+"
-        ):
+        with pytest.raises(Refused, match=rf"needs the package {package[:3]}.*pip install \"saliscope\[{extra}\] @ "):
             part()
 
 
 # The list of models
 
 
-def test_offline_no_model_is_offered_as_a_download(
-    monkeypatch: pytest.MonkeyPatch, catalog: Path, loaded: object
+def test_offline_no_model_is_offered_as_a_download_and_usable_ones_come_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loaded: object
 ) -> None:
-    listed = {name: (label, columns) for label, name, columns in panel.models(model_cache.list_models())}
-    assert next(iter(listed)) == "efficientnet_lite0" and listed["efficientnet_lite0"][1][-1] == "on disk"
-    label, columns = listed["resnet50"]
-    assert label.endswith("· not downloaded (offline)") and columns[-1] == "offline"
-    assert not [name for name, (label, columns) in listed.items() if "to download" in label or "download" in columns]
+    """A list shows its first hundred names; a model of the owner's folder is after torchvision's without this order."""
+    isolate_catalog(monkeypatch, tmp_path)
+    (tmp_path / "own.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Identity()\n")
+    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
+
+    def listed() -> dict[str, tuple[str, str]]:
+        infos = sorted(model_cache.list_models(), key=lambda info: info.cached)
+        return {name: (label, columns[-1]) for label, name, columns in panel.models(infos)}
+
+    states = [state for _, state in listed().values()]
+    assert states[:2] == ["on disk", "on disk"] and set(states[2:]) == {"offline"}
+    assert listed()["resnet50"][0].endswith("· not downloaded (offline)")
     found = {each["name"]: (each["cached"], each["offline"]) for each in answers.list_models()}
     assert found["efficientnet_lite0"] == (True, False) and found["resnet50"] == (False, True)
-
     monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
-    (row,) = [
-        (label, columns) for label, name, columns in panel.models(model_cache.list_models()) if name == "resnet50"
-    ]
-    assert row[0].endswith("MB to download") and row[1][-1] == "download"
-
-
-def test_offline_usable_models_come_first(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list shows its first hundred names; a model of the owner's folder is after torchvision's without this order."""
-    (catalog / "own.py").write_text("from torch import nn\n\n\ndef build():\n    return nn.Identity()\n")
-    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(catalog))
-    infos = sorted(model_cache.list_models(), key=lambda info: info.cached)
-    states = [columns[-1] for _, _, columns in panel.models(infos)]
-    assert states[:2] == ["on disk", "on disk"] and set(states[2:]) == {"offline"}
+    label, state = listed()["resnet50"]
+    assert label.endswith("MB to download") and state == "download"

@@ -22,7 +22,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
-from saliscope.page.batch.engine import Indexed, Report
+from saliscope.page.batch.engine import Indexed
 from saliscope.runs.sources.location import IMAGE_SUFFIXES, is_image
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
@@ -59,14 +59,7 @@ def test_the_browser_lists_the_same_images_of_an_archive_as_the_server() -> None
 
 
 def test_unpacking_extracts_only_images_and_only_into_the_folder(tmp_path: Path) -> None:
-    names = [
-        "../../escaped.jpg",
-        "/etc/absolute.jpg",
-        "a/dog.jpg",
-        "a/notes.txt",
-        "__MACOSX/dog.jpg",
-        ".hidden/x.jpg",
-    ]
+    names = ["../../escaped.jpg", "/etc/absolute.jpg", "a/dog.jpg", "a/notes.txt", "__MACOSX/dog.jpg", ".hidden/x.jpg"]
     path = make_zip(tmp_path / "a.zip", dict.fromkeys(names, DOG.read_bytes()))
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -74,7 +67,6 @@ def test_unpacking_extracts_only_images_and_only_into_the_folder(tmp_path: Path)
     assert [name for name, _ in found] == ["/etc/absolute.jpg", "a/dog.jpg"]
     assert {Path(file).parent for _, file in found} == {inside} and len(list(inside.iterdir())) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.zip", "inside"]
-    assert archive.is_archive(path) and not archive.is_archive(str(DOG))
 
 
 def test_bombs_damaged_and_unusual_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,9 +82,7 @@ def test_bombs_damaged_and_unusual_archives_are_refused(tmp_path: Path, monkeypa
     listing = {f"{number}/" + "n" * 50: b"" for number in range(11_000)}
     wrong[make_zip(tmp_path / "names.zip", listing)] = "too many files"
     for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        wrong[make_zip(tmp_path / f"{kind}.zip", {"a.jpg": bytes(1000)}, kind)] = (
-            r"a\.zip does not use the usual compression"
-        )
+        wrong[make_zip(tmp_path / f"{kind}.zip", {"a.jpg": bytes(1000)}, kind)] = "does not use the usual compression"
     inside = tmp_path / "inside"
     inside.mkdir()
     for path, message in wrong.items():
@@ -110,7 +100,7 @@ def test_only_uploads_within_the_limits_are_accepted(tmp_path: Path, monkeypatch
     assert engine.parse_uploads([[path, "a.jpg"], [path, "b.jpg"], [indirect, "c.jpg"]]) == [(path, "a.jpg")]
     for nothing in (None, {}, "x", 5, [[]]):
         assert engine.parse_uploads(nothing) == []
-    for foreign in ("/etc/passwd", str(DOG), str(tmp_path / "gone.jpg"), 5, None, ["x"]):
+    for foreign in ("/etc/passwd", str(DOG), str(tmp_path / "gone.jpg"), 5, ["x"]):
         with pytest.raises(Refused):
             engine.parse_uploads([[foreign, "a.jpg"]])
     with pytest.raises(Refused, match="101 images selected"):
@@ -121,16 +111,14 @@ def test_only_uploads_within_the_limits_are_accepted(tmp_path: Path, monkeypatch
 
 
 def test_archives_and_images_share_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two archives of half the size are accepted, and a third one or an image is not."""
+    """Two archives of half the size are accepted, and a further image is not."""
     monkeypatch.setattr(limits, "BATCH_BYTES", 1_000_000)
-    halves = [make_zip(tmp_path / f"{number}.zip", {f"{number}.jpg": bytes(500_000)}) for number in range(3)]
+    halves = [make_zip(tmp_path / f"{number}.zip", {f"{number}.jpg": bytes(500_000)}) for number in range(2)]
     budget = archive.Budget()
-    for half in halves[:2]:
+    for half in halves:
         unpack(half, tmp_path, budget)
     with pytest.raises(Refused, match=TOO_LARGE):
-        unpack(halves[2], tmp_path, budget)
-    with pytest.raises(Refused, match=TOO_LARGE):
-        steps([*halves[:2], str(DOG)])
+        steps([*halves, str(DOG)])
     sixty = [make_zip(tmp_path / f"{name}.zip", {f"{k}.jpg": b"x" for k in range(60)}) for name in "ab"]
     with pytest.raises(Refused, match="120 images selected, but at most 100"):
         steps(sixty)
@@ -165,8 +153,7 @@ def test_images_become_a_report(tmp_path: Path) -> None:
     """Folders of a zip archive are the labels, and unreadable files are counted."""
     members = {"German shepherd/dog.jpg": DOG.read_bytes(), "tabby/broken.jpg": b"\xff\xd8\xff"}
     members["tabby/cat.jpg"] = (EXAMPLES / "cat.jpg").read_bytes()
-    *before, report = steps([make_zip(tmp_path / "a.zip", members)], method="hires_cam")
-    assert any(isinstance(step, Waiting) for step in before) and isinstance(report, Report)
+    report = steps([make_zip(tmp_path / "a.zip", members)], method="hires_cam")[-1]
     assert report.message == "2 of 3 images explained with HiResCAM for EfficientNet-Lite0; 1 could not be read."
     assert "German shepherd" in report.html and "50" in report.html and "<script" in report.html
 
@@ -181,29 +168,8 @@ def test_a_message_does_not_show_a_path_of_the_server(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pool, "open_image", lose)
     report = steps(files)[-1]
-    assert report.message.endswith("1 could not be read.") and "File not found: dog.jpg." in report.html
-    for path in (str(tmp_path), "saliscope-report", "/tmp"):
-        assert path not in report.html
-
-
-@pytest.fixture
-def stopping(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run that the user stops after the first batch of two images."""
-    monkeypatch.setattr(engine, "BATCH", 2)
-    run, real = Run(60.0), engine.turns.report
-
-    def report(turn: Any, fraction: float | None) -> None:
-        real(turn, fraction)
-        if fraction:  # after the first batch
-            run.stop()
-
-    monkeypatch.setattr(engine.turns, "report", report)
-    return run
-
-
-def test_stop_reports_the_finished_images(stopping: Run) -> None:
-    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], stopping)
-    assert found[-1].message == "Stopped: 2 of 9 images explained with Grad-CAM for EfficientNet-Lite0."
+    assert "File not found: dog.jpg." in report.html and str(tmp_path) not in report.html
+    assert "saliscope-report" not in report.html and "/tmp" not in report.html
 
 
 # The index
@@ -224,49 +190,40 @@ def test_images_become_an_index_of_the_layer_and_the_stages(tmp_path: Path) -> N
     images = torch.cat([model.prepare(Image.open(file).convert("RGB")) for file in files])
     expected = explainers.index_units(model.network, images, "stages.6", top=1, effects="predicted").layers["stages.6"]
     for by, top in (("activation", expected.top), ("effect", expected.effects)):
-        rows = [
-            row
-            for row in found.index.top.to_pylist()
-            if row["layer"] == "stages.6" and row["by"] == by and row["rank"] == 0
-        ]
-        assert [row["value"] for row in rows] == pytest.approx(top.values[:, 0].tolist(), rel=1e-3, abs=1e-4)
+        first = {"layer": "stages.6", "by": by, "rank": 0}
+        rows = [row["value"] for row in found.index.top.to_pylist() if first.items() <= row.items()]
+        assert rows == pytest.approx(top.values[:, 0].tolist(), rel=1e-3, abs=1e-4)
     assert set(found.index.photos["path"].to_pylist()) == {f"{name}.jpg" for name in names}
 
 
-def test_an_index_is_about_the_chosen_class() -> None:
-    (found,) = steps([str(DOG)], work=engine.index, target="tabby")[-1:]
-    assert found.index.settings["effects"] == "tabby"
+# Stop, what is refused, and folders
 
 
-def test_stop_keeps_the_index_of_the_finished_images(stopping: Run) -> None:
-    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], stopping, engine.index)[-1]
-    assert found.message.startswith("Stopped: 2 of 9 images indexed for EfficientNet-Lite0")
-    assert found.index.manifest["counts"]["images"] == 2 and len(found.index.photos) == 2
+@pytest.mark.parametrize("work", [engine.explain, engine.index])
+def test_stop_keeps_the_finished_images(work: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BATCH", 2)
+    run, real = Run(60.0), engine.turns.report
+
+    def report(turn: Any, fraction: float | None) -> None:
+        real(turn, fraction)
+        if fraction:  # after the first batch
+            run.stop()
+
+    monkeypatch.setattr(engine.turns, "report", report)
+    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run, work, target="tabby")[-1]
+    assert found.message.startswith("Stopped: 2 of 9 images ")
+    if work is engine.index:
+        assert found.index.manifest["counts"]["images"] == 2 and len(found.index.photos) == 2
+        assert found.index.settings["effects"] == "tabby"
 
 
-@pytest.mark.parametrize(
-    ("files", "message"), [([], "No files selected"), ([DOG] * 101, "at most 100"), ([Path(__file__)], "image")]
-)
-def test_an_index_without_images_or_of_too_many_is_refused(files: list[Path], message: str) -> None:
-    with pytest.raises(Refused, match=message):
-        steps([str(file) for file in files], work=engine.index)
-
-
-# What is refused, and folders
-
-
-@pytest.mark.parametrize(
-    ("files", "more", "message"),
-    [
-        ([], {}, "No files selected"),
-        ([DOG] * 101, {}, "at most 100"),
-        ([DOG], {"method": "rise"}, "too slow for a batch"),
-        ([Path(__file__)], {}, "image"),
-    ],
-)
-def test_unsupported_requests_are_refused(files: list[Path], more: dict[str, str], message: str) -> None:
-    with pytest.raises(Refused, match=message):
-        steps([str(file) for file in files], **more)
+@pytest.mark.parametrize("work", [engine.explain, engine.index])
+def test_unsupported_requests_are_refused(work: Any) -> None:
+    for files, message in (([], "No files selected"), ([DOG] * 101, "at most 100"), ([Path(__file__)], "image")):
+        with pytest.raises(Refused, match=message):
+            steps([str(file) for file in files], work=work)
+    with pytest.raises(Refused, match="too slow for a batch"):
+        steps([str(DOG)], method="rise")
 
 
 def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(

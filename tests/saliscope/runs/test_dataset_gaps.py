@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import report, run
 from saliscope.runs.finished.evaluation import evaluate
@@ -25,13 +25,8 @@ from saliscope.runs.sources import list_items
 from saliscope.zoo import load_model
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_dataset_report import data_of, page_text
-from tests.saliscope.runs.test_dataset_sources import tar
 
 NAMES = ["crane", "crane", "c", "d"]
-
-
-def decode(data: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(data)).convert("RGB")
 
 
 class Small(nn.Module):
@@ -85,19 +80,13 @@ def test_labels_match_classes_by_name() -> None:
 
 
 def test_odd_names_of_files_and_labels(tmp_path: Path) -> None:
-    """A path may look like a URL, a label may be invalid Unicode, and folders in tars are labels."""
+    """A path may look like a URL, and a label may be invalid Unicode."""
     for name in ("a::b.jpg", "dd::ee/c.jpg"):
         image(tmp_path / name, 0)
         (item,) = list_items((tmp_path / name).parent).items[:1]
         assert decode(read(item)).size == (24, 24)
     (tmp_path / "list.jsonl").write_text('{"path": "a::b.jpg", "label": "\\ud800x"}\n', encoding="utf-8")
     assert list_items(tmp_path / "list.jsonl").items[0].label == "\\ud800x"
-    for folder in ("tars/x", "tars/y"):
-        (tmp_path / folder).mkdir(parents=True)
-    tar(tmp_path / "tars/x/s-0.tar", dict.fromkeys(("a/1.jpg", "b/2.jpg", "__MACOSX/d/k.jpg"), b"abc"))
-    tar(tmp_path / "tars/y/s-1.tar", {"b/1.jpg": b"abc"})
-    found = {item.path: item.label for item in list_items(tmp_path / "tars").items}
-    assert found == {"x/s-0.tar/a/1.jpg": "a", "x/s-0.tar/b/2.jpg": "b", "y/s-1.tar/b/1.jpg": "b"}
 
 
 # Runs

@@ -246,7 +246,7 @@ def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp
     """The process that starts the run never lists a whole source; half of the batches arrive late, some twice."""
     lazy(3)
     own = {"where": where}
-    run.run(prepare(source, tmp_path / "local", model, **own), decode=open_image, workers=0)
+    local = run.run(prepare(source, tmp_path / "local", model, **own), decode=open_image, workers=0)
     job, attempts = prepare(source, tmp_path / "cluster", model, **own), itertools.count()
 
     def half(batches: list[Any]) -> list[Any]:
@@ -255,8 +255,9 @@ def test_cluster_lists_the_source_and_has_the_same_rows(source, model, lazy, tmp
     pretended(sender(model, job.settings, half))
     monkeypatch.setattr(run.Job, "planned", None)
     seen: list[int] = []
-    ray_engine.run(job, decode=open_image, report=lambda done, total: seen.append(done))
-    assert rows(tmp_path / "cluster") == rows(tmp_path / "local") and seen == sorted(set(seen))
+    summary = ray_engine.run(job, decode=open_image, report=lambda done, total: seen.append(done))
+    assert summary.new == local.new and seen == sorted(set(seen))
+    assert rows(tmp_path / "cluster") == rows(tmp_path / "local")
     for name in ("counts", "parts", "listing", "labeled"):
         assert read_manifest(tmp_path / "cluster")[name] == read_manifest(tmp_path / "local")[name]
 

@@ -1,13 +1,16 @@
-"""Runs: the rows contain the maps of the library, and an interrupted run ends with the same rows."""
+"""Runs: the rows contain the maps of the library, and are read in batches; damage is reported."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet as pq
 
 import explainers
 from saliscope.errors import Refused
@@ -15,11 +18,11 @@ from saliscope.images.uploads import open_image
 from saliscope.runs import run, shards
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.settings import Settings
+from saliscope.runs.shards import open_run
 from saliscope.zoo import load_model
-from tests.saliscope.runs.test_dataset_stores import small_model
+from tests.saliscope.runs.test_dataset_stores import explain, prepare, small_model
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
-SMALL = {"batch_size": 2, "shard": 4}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +42,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "broken.jpg").write_bytes((EXAMPLES / "dog.jpg").read_bytes()[:2000])
     (folder / "list.csv").write_text("\n".join([*lines, "broken.jpg,alp", "missing.jpg,alp"]), encoding="utf-8")
     return str(folder / "list.csv")
-
-
-def explain(source: str, out: Path, model, **settings) -> run.Summary:
-    job = run.prepare(Settings(**{**SMALL, **settings}), source, out, model=model)
-    return run.run(job, decode=open_image, workers=0)
 
 
 def rows_of(out: Path) -> dict[str, dict]:
@@ -94,8 +92,7 @@ def test_rows_match_the_library_and_the_network(whole, model):
 
 @pytest.mark.slow
 def test_worker_processes_compute_the_same_rows(whole, source, model, tmp_path):
-    job = run.prepare(Settings(**SMALL), source, tmp_path, model=model)
-    run.run(job, decode=open_image, workers=1)
+    run.run(prepare(source, tmp_path, model), decode=open_image, workers=1)
     assert rows_of(tmp_path) == rows_of(whole)
 
 
@@ -164,29 +161,90 @@ def test_maps_outside_the_float16_range_keep_their_values(tmp_path):
 
 def test_runs_without_a_format_are_resumed_and_newer_formats_are_refused(tmp_path, source):
     small, out = small_model(), tmp_path / "run"
-
-    def change(name: str, version: object) -> None:
-        content = json.loads((out / name).read_text())
-        settings = content["settings"] if name == "manifest.json" else content
-        settings.pop("format", None)
-        settings |= {} if version is None else {"format": version}
-        (out / name).write_text(json.dumps(content))
-
     explain(source, out, small)
-    expected = rows_of(out)
-    assert json.loads((out / "settings.json").read_text())["format"] == 1
-    for name in ("settings.json", "manifest.json"):
-        change(name, None)  # as before formats had versions
+    expected, texts = rows_of(out), {name: (out / name).read_text() for name in ("settings.json", "manifest.json")}
+
+    def change(text: str) -> None:
+        for name, before in texts.items():
+            assert before.count('"format": 1,') == 1
+            (out / name).write_text(before.replace('"format": 1,', text))
+
+    change("")  # as before formats had versions
     assert explain(source, out, small).new == 0 and rows_of(out) == expected
-    (out / "manifest.json").rename(tmp_path / "manifest.json")
+    (out / "manifest.json").unlink()
     assert explain(source, out, small).new == 11 and rows_of(out) == expected, "the commits are deleted at the end"
     for version in (2, "x"):
-        change("settings.json", version)
+        change(f'"format": {json.dumps(version)},')
         with pytest.raises(Refused, match=f"has format {version!r}.*Install the version of Saliscope that wrote"):
             explain(source, out, small)
-        change("manifest.json", version)
         with pytest.raises(Refused, match=f"has format {version!r}"):
             shards.open_run(out)
     (out / "settings.json").write_text("[]")
     with pytest.raises(Refused, match="is damaged"):
         explain(source, out, small)
+
+
+def write_parts(folder: Path, sizes: tuple[int, ...], schema: pa.Schema = SCHEMA) -> Path:
+    """Write a run of empty rows in files of these sizes; the path of a row is its index."""
+    first, names = 0, []
+    for number, size in enumerate(sizes):
+        rows = [{"path": str(first + k), "error": "Not read."} for k in range(size)]
+        names.append(f"part-{number:05d}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema), folder / names[-1])
+        first += size
+    manifest = {"settings": {}, "weights_sha256": "0", "parts": names}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_rows_are_read_in_batches_or_in_any_order(tmp_path):
+    data = open_run(write_parts(tmp_path, (3, 0, 5, 2)))
+    for size in (1, 3, 4, 100):
+        batches = list(data.batches(["path"], size))
+        assert all(len(table) <= size and table["path"][0].as_py() == str(first) for first, table in batches), size
+        assert [int(path) for _, table in batches for path in table["path"].to_pylist()] == list(range(len(data)))
+    assert data.take([9, 0, 4, 4, 2], ["path"])["path"].to_pylist() == ["9", "0", "4", "4", "2"]
+    assert len(data.take([])) == 0 and data.take(np.array([7])).column_names == SCHEMA.names
+
+
+@pytest.mark.parametrize("name", ["a b#%20é", "_run", "s3:x", "q?*[z]{0..1}", "year=2020"])
+def test_runs_in_folders_with_unusual_names_are_read(name, tmp_path, monkeypatch):
+    (tmp_path / name).mkdir()
+    write_parts(tmp_path / name, (2, 3))
+    monkeypatch.chdir(tmp_path)
+    for data in (open_run(tmp_path / name), open_run(name)):
+        assert data.table.schema == SCHEMA and data.table["path"].to_pylist() == [*"01234"]
+        assert data.take([4, 1], ["path"])["path"].to_pylist() == ["4", "1"]
+
+
+def test_files_with_other_columns_are_converted_or_refused(tmp_path):
+    write_parts(tmp_path, (2, 3))
+
+    def write(label: object, kind: pa.DataType) -> None:
+        schema = pa.schema([pa.field(f.name, kind if f.name == "label_index" else f.type) for f in SCHEMA])
+        row = {"path": "x", "label_index": label}
+        pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / "part-00001.parquet")
+
+    write(7, pa.int64())
+    assert open_run(tmp_path).columns(["label_index"])["label_index"].to_pylist() == [None, None, 7]
+    write("cat", pa.string())
+    with pytest.raises(Refused, match="is damaged"):
+        open_run(tmp_path).columns(["label_index"])
+    bad = pa.schema([field for field in SCHEMA if field.name not in ("probability", "map")])
+    with pytest.raises(Refused, match=r"part-00000.parquet of .* has no column probability, map\."):
+        open_run(write_parts(tmp_path, (2,), bad))
+
+
+def test_damaged_and_missing_files_are_reported(tmp_path):
+    part = write_parts(tmp_path, (3, 3)) / "part-00001.parquet"
+    for damage in (lambda: part.write_bytes(part.read_bytes()[:-9]), lambda: part.write_bytes(b"PAR1"), part.unlink):
+        damage()
+        with pytest.raises(Refused, match="is damaged"):
+            open_run(tmp_path)
+    for content in ("[]", "null", '{"parts": 3}', '{"parts": []}', "{}"):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(Refused, match="is damaged: manifest.json has no"):
+            open_run(tmp_path)
+    for folder, message in ((tmp_path / "nowhere", "Folder not found"), ("tests", "does not contain a run")):
+        with pytest.raises(Refused, match=message):
+            open_run(folder)

@@ -159,7 +159,7 @@ def test_metadata_without_labels_leaves_the_labels_of_folders(folder: Path) -> N
 def test_a_tar_with_label_files(tmp_path: Path) -> None:
     """WebDataset: a key is everything before the first dot, and its label has the key's name."""
     files = {"a/1.png": b"", "a/1.cls": b"7\n", "a/2.jpg": b"", "a/2.json": b'{"label": "cat"}', "3.png": b""}
-    files |= {"3.txt": "café".encode(), "4.png": b"", "4.json": b"{"}
+    files |= {"3.txt": "café".encode(), "4.png": b"", "4.json": b"{", "__MACOSX/5.png": b"", "._6.png": b""}
     path = tar(tmp_path / "set.tar", {name: data or image(name) for name, data in files.items()})
     listing = list_items(str(path))
     check(listing, {"a/1.png": "7", "a/2.jpg": "cat", "3.png": "café", "4.png": None})

@@ -161,11 +161,8 @@ def test_run_in_a_store_equals_a_local_run(out, source, model, expected):
 
     summary = explain(source, out, model, second)
     assert rows(out) == rows(expected) and manifest(out) == manifest(expected) and summary.folder == out
-    assert (
-        files(out)
-        == files(expected)
-        == ["manifest.json", *(f"part-0000{k}.parquet" for k in range(3)), "settings.json"]
-    )
+    names = ["manifest.json", *(f"part-0000{k}.parquet" for k in range(3)), "settings.json"]
+    assert files(out) == files(expected) == names
     assert explain(source, out, model).new == 0
     for folder, settings, message in (
         (out, {"method": "hires_cam"}, "method: 'grad_cam' in the folder, 'hires_cam' now"),

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet as pq
 
+from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import run
 from saliscope.runs.export import export
@@ -20,7 +21,6 @@ from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo.model import Preparation
-from tests.saliscope.runs.test_dataset_report import decode
 from tests.support import shapes
 
 HOSTILE = 'café/<b> ‮x" ; rm.png'

@@ -14,7 +14,6 @@ from pyarrow import parquet as pq
 
 from benchmarks.data_sets.synthetic import write_run
 from saliscope.errors import Refused
-from saliscope.runs import report
 from saliscope.runs.report import metadata
 from saliscope.runs.report.analysis import clusters, map_pass
 from saliscope.runs.report.analysis.calibration import calibrate
@@ -28,7 +27,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
-from tests.saliscope.runs.test_dataset_report import data_of, page_text, row, small_run
+from tests.saliscope.runs.test_dataset_report import data_of, page_of, page_text, row, small_run
 from tests.support.stored_runs import store_rows
 
 
@@ -65,13 +64,11 @@ def probabilities_run(
     logits = random.normal(0, 1, (count, classes)) + 3 * np.eye(classes)[truth]
     p = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).astype(np.float32)
     labels = np.where(random.random(count) < 0.2, random.integers(0, classes, count), truth)
-    rows = []
-    for k in range(count):
-        top = np.argsort(-p[k], kind="stable")[:5]
-        entries = [{"class": str(c), "index": int(c), "probability": float(p[k, c])} for c in top]
-        known = {"top5": entries, "label_probability": float(p[k, labels[k]]), "prediction": str(top[0])}
-        known |= {"prediction_index": int(top[0]), "correct": bool(top[0] == labels[k])}
-        rows.append(row(f"{k:04d}", str(labels[k]), int(labels[k]), 0, float(p[k, top[0]]), [[1.0]]) | known)
+    names, best = [*map(str, range(classes))], p.argmax(1)
+    rows = [
+        row(f"{k:04d}", names[labels[k]], int(labels[k]), best[k], float(p[k].max()), [[1.0]], names, p[k])
+        for k in range(count)
+    ]
     return store_rows(folder, {"settings": {}}, pa.Table.from_pylist(rows, SCHEMA)), p, labels
 
 
@@ -200,9 +197,7 @@ def test_features_of_two_groups_are_apart():
 def test_sections_are_on_the_page(tmp_path):
     finished = small_run(tmp_path)
     camera = pa.array(["x"] * 7)
-    out = report.write(
-        finished, tmp_path / "r.html", report.Report(read=lambda path: None, metadata={"camera": camera})
-    )
+    out = page_of(finished, tmp_path, metadata={"camera": camera})
     text = page_text(out)
     # the bins of 0.5, 0.6, 0.7, 0.8, 0.9: |1 − 0.5| + |0 − 0.6| + |1 − 0.7| + |0 − 0.8| + |1 − 0.9| = 2.3, over 5
     assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
@@ -211,7 +206,7 @@ def test_sections_are_on_the_page(tmp_path):
     assert "Features are not shown, because the network is not available." in text
     assert data_of(out)["places"] == []
     finished.manifest["settings"] = finished.manifest["settings"] | {"where": "wrong"}
-    text = page_text(report.write(finished, tmp_path / "r.html", report.Report(read=lambda path: None)))
+    text = page_text(page_of(finished, tmp_path))
     assert "The run has only wrong predictions, so calibration was not computed." in text
 
 
@@ -219,17 +214,17 @@ def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
     for size in ({"map_height": 3}, {"map_height": 0}):
         broken = small_run(tmp_path, row("z.jpg", "cat", 0, 0, 0.5, [[1.0]], **size))
         with pytest.raises(Refused, match="The run is damaged: a map of . × 1 has"):
-            report.write(broken, tmp_path / "r.html", report.Report(read=lambda path: None))
+            page_of(broken, tmp_path)
     assert not (tmp_path / "r.html").exists()
 
 
 def test_a_large_run_is_sampled(tmp_path, monkeypatch):
     """The statistics are those of all rows, whether the maps are sampled or not."""
     write_run(tmp_path, 600, shard=256)
-    whole = page_text(report.write(open_run(tmp_path), tmp_path / "a.html", report.Report(read=lambda path: None)))
+    whole = page_text(page_of(open_run(tmp_path), tmp_path))
     monkeypatch.setattr(map_pass, "SAMPLE", 100)
     monkeypatch.setattr(clusters, "LEAST", 10)
-    part = page_text(report.write(open_run(tmp_path), tmp_path / "b.html", report.Report(read=lambda path: None)))
+    part = page_text(page_of(open_run(tmp_path), tmp_path))
     assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
     assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
 

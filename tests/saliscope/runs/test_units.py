@@ -1,11 +1,9 @@
-"""An index of units on disk: its tables, names and thumbnails, a stop and a full disk, and other networks."""
+"""An index of units: its tables, names and thumbnails, stores, a stop, and networks of all kinds."""
 
 from __future__ import annotations
 
-import errno
 import io
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,20 @@ from PIL import Image, ImageStat
 from pyarrow import parquet as pq
 from torch import nn
 
-from explainers import index_units
+from explainers import index_units, list_layers
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import units
 from saliscope.runs.units import tables
 from saliscope.runs.units.tables import nearest_units
-from saliscope.zoo import Model, Preparation, load_model
+from saliscope.zoo import Model, Preparation, catalog, load_model
 from saliscope.zoo.weights import weights_hash
 from tests.saliscope.runs.test_dataset_cli import saliscope
-from tests.saliscope.runs.test_dataset_stores import small_model
+from tests.saliscope.runs.test_dataset_stores import server, small_model
+from tests.support import dense_nets
+from tests.support.token_nets import vit
 
+__all__ = ["server"]  # a fixture
 COLORS = {"red": 0, "green": 1, "blue": 2}
 COUNT = 24
 """Images of each color."""
@@ -59,11 +60,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def index(source: str, out: Path, model: Model | None = None, report=None, **settings) -> units.StoredIndex:
-    chosen = units.IndexSettings(layers=("1",), top=3, batch_size=8, **settings)
+def index(source: str, out: str | Path, model: Model | None = None, report=None, **settings) -> units.StoredIndex:
+    chosen = units.IndexSettings(**{"layers": ("1",), "top": 3, "batch_size": 8, **settings})
     job = units.prepare(chosen, source, out, model=model or color_model())
     units.write_index(job, decode=open_image, workers=0, report=report)
-    return units.open_index(out)
+    return units.open_index(out, model)
 
 
 @pytest.fixture(scope="module")
@@ -100,28 +101,24 @@ def test_channels_have_the_names_of_their_colors_with_a_test(whole):
     assert all(row["auc"] is None for row in found[3:])
 
 
-def test_photos_are_stored_once_and_limited_and_boxes_are_parts_of_them(whole, source, tmp_path, monkeypatch):
+def is_green(image: Image.Image) -> bool:
+    red, green, blue = ImageStat.Stat(image).mean
+    return green > 180 > max(red, blue)
+
+
+def test_boxes_are_parts_of_photos_which_are_stored_once_and_limited(whole, source, tmp_path, monkeypatch):
     photos = dict(zip(whole.photos["path"].to_pylist(), whole.photos["photo"].to_pylist(), strict=True))
     rows = whole.top.to_pylist()
     assert len(photos) == len(whole.photos) and set(photos) == {row["path"] for row in rows}
     row = next(row for row in rows if row["channel"] == 1 and row["by"] == "activation")
-    photo = Image.open(io.BytesIO(photos[row["path"]]))
+    assert row["label"] == "green" and row["top"] < 0.25 and 0.1 <= row["left"] < 0.4
+    photo, thumbnail = (Image.open(io.BytesIO(data)) for data in (photos[row["path"]], row["thumbnail"]))
     sides = [photo.size[k % 2] * row[side] for k, side in enumerate(("left", "top", "right", "bottom"))]
-    assert photo.size == (32, 32)
-    red, green, blue = ImageStat.Stat(photo.crop([round(side) for side in sides])).mean
-    assert green > 180 > max(red, blue)
+    assert photo.size == (32, 32) and is_green(photo.crop([round(side) for side in sides]))
+    assert thumbnail.format == "JPEG" and thumbnail.size == (4, 4) and is_green(thumbnail)
     monkeypatch.setattr(tables, "PHOTO_BYTES", 2000)
     small = index(source, tmp_path / "units").photos
     assert 0 < len(small) < len(whole.photos) and sum(map(len, small["photo"].to_pylist())) <= 2000
-
-
-def test_thumbnails_show_the_box(whole):
-    row = next(row for row in whole.top.to_pylist() if row["channel"] == 1 and row["by"] == "activation")
-    assert row["label"] == "green" and row["top"] < 0.25 and 0.1 <= row["left"] < 0.4
-    thumbnail = Image.open(io.BytesIO(row["thumbnail"]))
-    assert thumbnail.format == "JPEG" and thumbnail.size == (4, 4)
-    red, green, blue = ImageStat.Stat(thumbnail).mean
-    assert green > 180 > max(red, blue)
 
 
 def test_the_nearest_units_are_those_with_the_highest_correlation():
@@ -168,45 +165,30 @@ class Stopped(Exception):
     pass
 
 
-def test_a_stopped_index_resumes_to_the_same_tables(whole, source, tmp_path):
+@pytest.mark.parametrize("store", ["local", "memory", "s3"])
+def test_a_stopped_index_resumes_to_the_same_tables(store, request, whole, source, tmp_path):
+    if store == "s3":
+        request.getfixturevalue("server")
+    out = tmp_path if store == "local" else f"{store}://bucket/{tmp_path.name}/units"
+
     def stop(done: int, total: int | None) -> None:
         assert total == 3 * COUNT + 1
         if done >= 40:
             raise Stopped
 
     with pytest.raises(Stopped):
-        index(source, tmp_path, effects="green", report=stop)
+        index(source, out, effects="green", report=stop)
     with pytest.raises(Refused, match="not finished"):
-        units.open_index(tmp_path)
+        units.open_index(out)
     seen: list[int] = []
-    found = index(source, tmp_path, effects="green", report=lambda done, total: seen.append(done))
+    found = index(source, out, effects="green", report=lambda done, total: seen.append(done))
     assert seen[0] == 48, "finished batches are kept"
     assert found.top.equals(whole.top) and found.manifest["counts"] == whole.manifest["counts"]
-    assert found.units["nearest"].equals(whole.units["nearest"])
+    assert found.units["nearest"].equals(whole.units["nearest"]) and len(found.photos) == len(whole.photos)
     for column in set(whole.units.column_names) - {"nearest"}:
         assert found.units[column].to_pylist() == pytest.approx(whole.units[column].to_pylist()), column
-    assert not list(Path(tmp_path).rglob("*.pt"))
-    index(source, tmp_path, effects="green", report=lambda done, total: pytest.fail("indexed again"))
-
-
-def test_a_full_disk_is_reported_and_the_index_resumes(whole, source, tmp_path, monkeypatch):
-    replace, left = os.replace, [0]
-
-    def fill(*arguments: str) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        replace(*arguments)
-
-    monkeypatch.setattr(os, "replace", fill)
-    for full in range(10):
-        left[0] = full
-        try:
-            found = index(source, tmp_path, effects="green")
-            break
-        except Refused as error:
-            assert "is full" in str(error)
-    assert full > 2 and found.top.equals(whole.top)
+    assert not list(tmp_path.rglob("*.pt"))
+    index(source, out, effects="green", report=lambda done, total: pytest.fail("indexed again"))
 
 
 def test_an_index_of_another_network_or_folder_is_refused(whole, source, tmp_path):
@@ -246,24 +228,44 @@ def test_imagenet_labels_bring_their_ancestors():
 
 
 def test_the_command(source, tmp_path):
-    arguments = (
-        "index",
-        source,
-        "--out",
-        tmp_path / "units",
-        "--layers",
-        "stages.4,head",
-        "--limit",
-        6,
-        "--workers",
-        0,
-    )
-    code, output = saliscope(*arguments)
-    assert code == 0 and "1,392 channels and 6 images" in output
-    settings = json.loads((tmp_path / "units" / "settings.json").read_text())
-    assert settings["layers"] == ["stages.4", "head"]
-    code, output = saliscope(*arguments)
-    assert code == 0 and "already finished" in output
+    words = ("index", source, "--out", tmp_path / "units", *"--layers stages.4,head --limit 6 --workers 0".split())
+    for message in ("1,392 channels and 6 images", "already finished"):
+        code, output = saliscope(*words)
+        assert code == 0 and message in output
+    assert json.loads((tmp_path / "units" / "settings.json").read_text())["layers"] == ["stages.4", "head"]
     for wrong, message in (("--layers", "haed"), ("--effects", "catt")):
         code, output = saliscope("index", source, "--out", tmp_path / "wrong", wrong, message)
         assert code == 1 and message in output
+
+
+@pytest.mark.parametrize("task", ["segmentation", "detection"])
+def test_networks_that_do_not_classify_have_an_index(task, source, tmp_path, monkeypatch):
+    """Segmentation networks also have effects; a detector may find nothing in an image."""
+    monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
+    model = load_model(f"blobs_{task}")
+    layer = next(layer.name for layer in list_layers(model.network, model.prepare(dense_nets.scene())) if layer.grid)
+    found = index(source, tmp_path / "units", model, layers=(layer,), top=2)
+    assert len(found.top) == 2 * len(found.units)
+    if task == "detection":
+        with pytest.raises(Refused, match="detect nothing"):
+            index(source, tmp_path / "effects", model, layers=(layer,), effects="predicted")
+    else:
+        found = index(source, tmp_path / "effects", model, layers=(layer,), effects="predicted", top=2)
+        assert len(found.top) == 4 * len(found.units)
+
+
+def test_tokens_have_an_index(source, tmp_path):
+    network = vit().float().eval()
+    side = getattr(network, "image_size", 32)
+    model = Model("tokens", network, [*"abc"], Preparation(side, side, (0.5,) * 3, (0.5,) * 3))
+    layers = [layer for layer in list_layers(network, model.prepare(dense_nets.scene())) if layer.grid]
+    found = index(source, tmp_path / "units", model, layers=(layers[-1].name,), effects="predicted")
+    assert len(found.units) == layers[-1].shape[layers[-1].shape.index(found.units.num_rows)]
+
+
+def test_a_layer_without_positions_is_refused_before_any_image_is_read(source, tmp_path):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)).eval()
+    model = Model("flat", network, [*"abcd"], Preparation(32, 32, (0.5,) * 3, (0.5,) * 3))
+    with pytest.raises(ValueError, match="'1'"):
+        index(source, tmp_path / "units", model)
+    assert not (tmp_path / "units").exists() or not list((tmp_path / "units").iterdir())

@@ -18,6 +18,8 @@ from benchmarks.public.files import checkpoints as hostile
 from saliscope.zoo import checkpoints
 from saliscope.zoo.checkpoints import BadCheckpoint
 
+ROOT = Path(__file__).parents[3]
+
 
 def network(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
@@ -107,27 +109,35 @@ def test_floats_are_converted_to_the_precision_of_the_network(tmp_path: Path) ->
         assert equal(states(net), {name: value.to(WEIGHTS[name].dtype) for name, value in weights.items()}), kind
 
 
+class Net(nn.Module):
+    """The network of the message in docs/your_model.md."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(2, 8), nn.Linear(64, 4)
+
+
 def test_every_mismatch_is_listed_and_nothing_is_loaded(tmp_path: Path) -> None:
-    """docs/your_model.md shows a whole message, which test_your_model.py compares."""
-    weights: dict[str, Tensor] = {name: value for name, value in WEIGHTS.items() if name != "3.bias"}
-    weights["3.weight"], weights["extra.weight"] = torch.zeros(10, 8), torch.zeros(1)
-    weights["0.bias"], weights["1.bias"] = torch.full((8,), float("nan")), torch.zeros(8, dtype=torch.int8)
-    weights["1.weight"] = torch.full((8,), 1e300, dtype=torch.float64)  # overflows in the conversion
-    torch.save(weights, tmp_path / "w.pt")
-    net = network(1)
-    before = states(net)
-    with pytest.raises(BadCheckpoint) as caught:
-        checkpoints.load(net, tmp_path / "w.pt")
-    for part in (
-        "1 missing key (3.bias)", "1 unexpected key (extra.weight)", "(3.weight: [10, 8] in the file, [4, 8] in the ",
-        "(1.bias: torch.int8 in the file, torch.float32 in the network)",
-        "2 NaN or infinite tensors (0.bias (8 values), 1.weight (8 values)). No weights were loaded.",
-    ):  # fmt: skip
-        assert part in str(caught.value)
-    assert equal(states(net), before)
-    torch.save(nn.Sequential(nn.Linear(8, 4)).state_dict() | {"a.b": torch.zeros(1)}, tmp_path / "w.pt")
-    with pytest.raises(BadCheckpoint, match="6 missing keys .* probably belongs to a different network."):
-        checkpoints.load(network(), tmp_path / "w.pt")
+    """The message is that of docs/your_model.md."""
+
+    def message(net: nn.Module, weights: dict[str, Tensor]) -> str:
+        torch.save(weights, tmp_path / "w.pt")
+        before = states(net)
+        with pytest.raises(BadCheckpoint) as caught:
+            checkpoints.load(net, tmp_path / "w.pt")
+        assert equal(states(net), before)
+        return str(caught.value)
+
+    wrong = states(Net()) | {"head.weight": torch.zeros(10, 64), "aux.weight": torch.zeros(1)}
+    wrong["stem.bias"] = torch.full((8,), torch.nan)
+    del wrong["head.bias"]
+    assert message(Net(), wrong) in " ".join((ROOT / "docs" / "your_model.md").read_text(encoding="utf-8").split())
+    wrong = {**WEIGHTS, "1.bias": torch.zeros(8, dtype=torch.int8)}
+    wrong["1.weight"] = torch.full((8,), 1e300, dtype=torch.float64)  # overflows in the conversion
+    found = message(network(1), wrong)
+    assert "(1.bias: torch.int8 in the file, torch.float32 in the network)" in found and "tensor (1.weight (8" in found
+    found = message(network(), nn.Sequential(nn.Linear(8, 4)).state_dict() | {"a.b": torch.zeros(1)})
+    assert "6 missing keys " in found and found.endswith("probably belongs to a different network.")
 
 
 def test_tied_weights_and_batch_norms_counter_may_be_missing(tmp_path: Path) -> None:
@@ -185,13 +195,11 @@ ENTRY = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
 DAMAGED = (
     ("w.pt", b"", "is empty"),
     ("w.pt", b"<html><body>404</body></html>", "is neither a safetensors nor a torch.save file"),
-    ("w.pt", NOISE, "is neither a safetensors nor a torch.save file"),
     ("noise", NOISE, "is not a safetensors file"),
     ("truncated", WHOLE[:-10], "is damaged: '3.bias' should have 16 bytes"),
     ("truncated header", WHOLE[:40], "is not a safetensors file or is truncated"),
     ("invalid JSON", hostile.with_header(b"{" * 40, length=9), "its header cannot be read"),
     ("wrong offsets", WHOLE.replace(b'"data_offsets": [0,', b'"data_offsets": [9,'), "'0.weight' should have 864"),
-    ("one offset", WHOLE.replace(b"[0, 864]", b"[0     ]"), "its header cannot be read"),
     ("unknown dtype", WHOLE.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.weight'"),
     ("many tensors", dict.fromkeys(map(str, range(10_001)), ENTRY), "has 10,001 tensors"),
     ("long header", {"a": {**ENTRY, "k": "k" * 2_000_000}}, "has a header of 2.0 MB. The maximum is 2"),

@@ -14,7 +14,6 @@ from saliscope.compute import model_cache, network_calls
 from saliscope.compute.answers import LoadedModel
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
-from saliscope.page.panel import preprocessing
 from saliscope.runs import run
 from saliscope.runs.finished.evaluation import evaluate
 from saliscope.runs.finished.finished_run import FinishedRun
@@ -114,21 +113,6 @@ def test_the_device_is_part_of_a_models_name() -> None:
     assert own == {torch.device("cpu")} and other == {WITHOUT_FLOAT64}
     with pytest.raises(ModelUnavailable, match="'lazy:7' is not available. Available: cpu, lazy:0, lazy:1"):
         variants.change_settings(model, "device=lazy:7")
-
-
-@pytest.mark.usefixtures("one_accelerator")
-def test_the_page_offers_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a single device there is nothing to choose."""
-
-    def loaded(name: str, device: str) -> LoadedModel:
-        return LoadedModel(name, "Small", small_model(residual().float()), [], [], "", torch.device(device))
-
-    packed = preprocessing.pack(loaded("small?device=lazy:1", "lazy:1"))
-    assert packed["base"] == "small" and packed["values"] == packed["changed"] == {"device": "lazy:1"}
-    assert packed["devices"] == ["cpu", "lazy:0", "lazy:1"] and packed["summary"] == "Device: lazy:1"
-    assert preprocessing.pack(loaded("small?size=16x16", "lazy"))["values"]["device"] == "lazy:0"
-    monkeypatch.setattr(devices, "available", lambda: ["cpu"])
-    assert preprocessing.pack(loaded("small", "cpu")) == {"notes": []}
 
 
 @pytest.mark.usefixtures("one_accelerator")

@@ -1,9 +1,12 @@
-"""Model files: every `.py` file with a function build() in the folder named by SALISCOPE_MODELS_DIR is a model."""
+"""Model files: every `.py` file with a function build() in SALISCOPE_MODELS_DIR is a model; recipes for models."""
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +14,10 @@ from PIL import Image
 
 import explainers
 from saliscope import zoo
-from saliscope.zoo import ModelInfo, ModelUnavailable
+from saliscope.compute import messages, model_cache
+from saliscope.zoo import ModelInfo, ModelUnavailable, catalog
 from tests.saliscope.zoo.test_models_hf import assert_weights
+from tests.support.catalog import isolate_catalog
 
 TINY = """
 from torch import nn
@@ -40,9 +45,7 @@ def labels():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a folder of model files; downloads are forbidden."""
-    for name in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    isolate_catalog(monkeypatch, tmp_path)
     monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
     return tmp_path
 
@@ -63,20 +66,6 @@ def test_class_names_are_checked_or_completed(folder: Path) -> None:
     assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
     with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
         zoo.load_offered("few")
-
-
-def test_file_with_settings_is_listed_and_loaded(folder: Path) -> None:
-    (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
-
-    info, model = find("tiny_net"), zoo.load_model("tiny_net")
-
-    assert (info.title, info.weights, info.classes, info.side, info.cached) == ("Tiny network", "random", 3, 32, True)
-    assert info.error == "" and not info.fetched
-    assert model.labels == zoo.labels("tiny_net") == ["fox", "owl", "elk"] and model.notes == ()
-    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
-    images = model.prepare(Image.effect_noise((60, 50), 80).convert("RGB"))
-    assert images.shape == (1, 3, 32, 32)
-    assert explainers.explain("grad_cam", model.network, images).map.isfinite().all()
 
 
 def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
@@ -106,7 +95,8 @@ def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> No
         with pytest.raises(ModelUnavailable, match=message):
             zoo.load_model(f"fails{len(body)}")
     (folder / "broken.py").write_text(DESCRIBED + "\nTITLE = 'Another title'\n", encoding="utf-8")
-    assert find("broken").title == "Another title" and not find("broken").error
+    info = find("broken")
+    assert (info.title, info.weights, info.error) == ("Another title", "random", "")
 
 
 def test_file_name_may_be_that_of_a_package_or_of_a_project_file(folder: Path) -> None:
@@ -126,3 +116,48 @@ def test_file_can_import_its_neighbors_and_names_with_an_underscore_are_ignored(
 
     assert "uses_blocks" in names and "_blocks" not in names
     assert zoo.load_model("uses_blocks", size=32, mean=[0.5] * 3, std=[0.5] * 3).notes == ()
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def example(title: str) -> str:
+    """Return the only block of code of a recipe."""
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    section = text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return textwrap.dedent("   " + block.lstrip())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "title", "labels", "side"),
+    [
+        ("Add a model", "Stripes", ["horizontal", "vertical", "none"], 32),
+        ("Add a model source", "Digits", [*"0123456789"], 28),
+    ],
+)
+def test_a_recipe_is_found_everywhere(
+    recipe: str, title: str, labels: list[str], side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is a file in a folder of the user; a source is a file whose name is in FILES, here in SOURCES."""
+    isolate_catalog(monkeypatch, tmp_path)
+    monkeypatch.setattr(model_cache, "_loaded", OrderedDict())  # the first model is the default one of later tests
+    name = title.lower()
+    if recipe == "Add a model":
+        monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
+        (tmp_path / f"{name}.py").write_text(example(recipe), encoding="utf-8")
+    else:
+        made: dict[str, Any] = {"__name__": "digits"}
+        exec(example(recipe), made)
+        monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, made["SOURCE"]))
+        assert [info.name for info in zoo.list_models()][-1] == name, "the order of FILES"
+    model = zoo.load_model(name)
+    assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
+    assert zoo.labels(name) == model.labels == labels and model.notes == ()
+    image = model.prepare(Image.effect_noise((50, 40), 99))
+    assert explainers.explain("grad_cam", model.network, image).raw.shape == (1, side, side)
+    loaded = model_cache.load(name)
+    assert loaded.title == title and loaded.default in {layer.name for layer in loaded.layers}
+    (info,) = [info for info in model_cache.list_models() if info.name == name]
+    assert title in messages.model_choice(info) and (info.classes, info.side) == (len(labels), side)
+    assert info.cached and not info.fetched and not info.error

@@ -1,4 +1,4 @@
-"""The model zoo: names, preprocessing, crop and class names, the default, loading without random initialization."""
+"""The model zoo: names, preprocessing (equal to torchvision's), crop, class names, the default, loading."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 import torchvision
 from PIL import Image, ImageOps
 from torchvision.models import get_model, get_model_weights
+from torchvision.transforms import InterpolationMode, functional
 
 import explainers
 from saliscope import zoo
 from saliscope.zoo import Model, ModelUnavailable, Preparation, downloads
 from saliscope.zoo.sources import model_files
 from saliscope.zoo.sources.torchvision_networks import preparation_of, task_of, weights_by_name
-from tests.saliscope.zoo.torchvision_titles import title_of
+from tests.support.catalog import isolate_catalog
 
 LITE = model_files.load_file(model_files.files()["efficientnet_lite0"])
 REQUIREMENTS = (Path(__file__).parents[3] / "requirements.txt").read_text(encoding="utf-8").split()
@@ -30,24 +31,16 @@ NAMES = torchvision.models.list_models(module=torchvision.models)
 
 
 @pytest.fixture(autouse=True)
-def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use an empty cache without downloads."""
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    monkeypatch.delenv("SALISCOPE_MODEL", raising=False)
-    monkeypatch.delenv("SALISCOPE_MODELS", raising=False)
-    folder = tmp_path / "hub" / "checkpoints"
-    folder.mkdir(parents=True)
-    return folder
+    isolate_catalog(monkeypatch, tmp_path)
+    (tmp_path / "torch" / "hub" / "checkpoints").mkdir(parents=True)
 
 
 @pytest.fixture
 def any_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept any checksum in the cache, because published weights are not available."""
     monkeypatch.setattr(downloads, "digest_of", lambda url: "")
-
-
-functional = torchvision.transforms.functional
 
 
 @cache
@@ -69,11 +62,11 @@ def plain(size: int | tuple[int, int], resize: int | tuple[int, int], **more: An
     return Preparation(size, resize, (0.0,) * 3, (1.0,) * 3, **more)
 
 
-def cache_random_weights(name: str, checkpoints: Path) -> torch.nn.Module:
+def cache_random_weights(name: str, **options: Any) -> torch.nn.Module:
     """Save random weights of that network in the cache, under the published name; return the network."""
     torch.manual_seed(0)
-    extra = {"init_weights": False, "aux_logits": True} if name in ("googlenet", "inception_v3") else {}
-    network = get_model(name, weights=None, **extra)
+    options |= {"init_weights": False, "aux_logits": True} if name == "googlenet" else {}
+    network = get_model(name, weights=None, **options)
     torch.save(network.state_dict(), downloads.path_of(get_model_weights(name).DEFAULT.url))
     return network.eval()
 
@@ -91,18 +84,16 @@ def test_every_classifier_of_torchvision_is_listed() -> None:
     assert (v2.title, v1.title) == ("ResNet-50", "ResNet-50 (V1)")
     assert (v2.classes, v2.side, v2.megabytes, v2.accuracy, v2.cached) == (1000, 224, 102.5, 80.858, False)
     assert by_name["efficientnet_b7"].side == 600
-    titles = {name: title_of(name) for name in NAMES}
+    titles = {name: by_name[name].title for name in NAMES}
     assert not [name for name, title in titles.items() if title == name or "{" in title]
     assert len(set(titles.values())) == len(titles)
     assert zoo.labels("resnet50")[281] == "tabby" and zoo.labels() == zoo.labels("efficientnet_lite0")
     assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
 
 
-def test_models_that_cannot_be_downloaded_are_marked(
-    checkpoints: Path, any_checksum: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_cannot_be_downloaded_are_marked(any_checksum: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached model, and one whose weights are part of a package, never need a download."""
-    cache_random_weights("squeezenet1_1", checkpoints)
+    cache_random_weights("squeezenet1_1")
 
     def states() -> dict[str, tuple[bool, bool]]:
         return {info.name: (info.cached, info.offline) for info in zoo.list_models()}
@@ -276,9 +267,9 @@ def test_the_examples_are_small_credited_and_described() -> None:
 
 
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "googlenet"])
-def test_loading_uses_no_random_numbers(name: str, checkpoints: Path, any_checksum: None) -> None:
+def test_loading_uses_no_random_numbers(name: str, any_checksum: None) -> None:
     """Oracle: the network whose weights were saved. The state of the random generator is unchanged."""
-    expected, before = cache_random_weights(name, checkpoints), torch.get_rng_state()
+    expected, before = cache_random_weights(name), torch.get_rng_state()
     model = zoo.load_model(name)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.labels == get_model_weights(name).DEFAULT.meta["categories"] and model.name == name
@@ -327,3 +318,46 @@ def test_host_chooses_the_default_and_the_offered_models(monkeypatch: pytest.Mon
     assert zoo.default_name() == "resnet18" and zoo.first_ready() is None and zoo.missing_built_in() == ""
     with pytest.raises(ModelUnavailable, match="No other model is available offline"):
         zoo.load_model()
+
+
+SIZES = ((500, 333), (333, 999), (60, 101), (7, 5), (224, 224))
+"""Width and height; 256 * (999 / 333) is less than 768 as a float."""
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def noise(width: int, height: int) -> torch.Tensor:
+    return torch.randint(0, 256, (3, height, width), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("mode", list(InterpolationMode))
+@pytest.mark.parametrize(("side", "resize"), [(224, 256), (64, 61), (50, (40, 90)), ((30, 75), 48), ((9, 6), (9, 6))])
+def test_values_are_torchvisions(mode: InterpolationMode, side: Any, resize: Any) -> None:
+    """Also crops that exceed the resized image, by an odd number of pixels, on one side or both."""
+    preparation = Preparation(side, resize, MEAN, STD, mode)  # type: ignore[arg-type]
+    assert preparation == Preparation(side, resize, MEAN, STD, mode.value)
+    assert f"interpolation={mode!r}," in repr(preparation), "runs over data sets are resumed by this text"
+    images: list[Any] = [functional.to_pil_image(noise(*size)) for size in SIZES]
+    if mode.value in ("nearest", "nearest-exact", "bilinear", "bicubic"):
+        images += [noise(*size) / 255 for size in SIZES]
+    for image in images:
+        resized = functional.resize(image, [resize] if isinstance(resize, int) else list(resize), mode, antialias=True)
+        cropped = functional.center_crop(resized, [side] if isinstance(side, int) else list(side))
+        values = functional.to_tensor(cropped) if isinstance(image, Image.Image) else cropped
+        expected = functional.normalize(values, list(MEAN), list(STD))
+        assert torch.equal(preparation.tensor(image)[0], expected)
+
+
+def test_region_is_the_crop_of_a_larger_input() -> None:
+    """Oracle: where the values are that are not a margin."""
+    for side, (width, height) in itertools.product((64, 63, 62, 61), ((45, 45), (45, 90))):
+        preparation = Preparation(side, 45, (0.0,) * 3, (1.0,) * 3)
+        inside = preparation.tensor(torch.ones(3, height, width))[0, 0] > 0
+        left, top, _, _ = preparation.region(width, height)
+        assert int(inside.any(0).int().argmax()) == max(0, -left) and int(inside.any(1).int().argmax()) == max(0, -top)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="'cubic' is not a valid InterpolationMode"):
+        Preparation(8, 8, MEAN, STD, "cubic")
+    with pytest.raises(ValueError, match="contains 0. Pass positive values"):
+        Preparation(8, 8, (0.0,), (1e-50,)).tensor(torch.ones(1, 8, 8))

@@ -29,27 +29,16 @@ class Net(nn.Sequential):
         super().__init__(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                          nn.Linear(8, classes))
 
-class Mnist(nn.Sequential):
-    "Only accepts 28 x 28 pixels."
-    def __init__(self):
-        super().__init__(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 28 * 28, 10))
-
-class Clips(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Conv3d(3, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 4))
+class Zoo:
+    build = Net
 
 class Odd(nn.Module):
     def forward(self, x):
         return {"a": x}
 
-class Zoo:
-    build = Net
-
-def whole():
-    return Model("whole", Net(), ["a", "b", "c", "d"], Preparation(40, 48, (0.5,) * 3, (0.25,) * 3))
-
-def bands():
-    return Net(channels=5)
+class Detector(nn.Module):
+    def forward(self, x):
+        return [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long), "scores": torch.zeros(0)}]
 
 def spoiled():
     net = Net()
@@ -62,31 +51,21 @@ def overflows():
     net[0].weight.data[:] = 1e38
     return net
 
-def dense():
-    return nn.Conv2d(3, 6, 1)
-
-def lazy():
-    return nn.Sequential(nn.LazyConv2d(8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(4))
-
-def double():
-    return Net().double()
-
-def binary():
-    return Net(classes=1)
-
-class Detector(nn.Module):
-    def forward(self, x):
-        return [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.long), "scores": torch.zeros(0)}]
-
-net = Net()
-number = 3
-
 def fails():
     raise KeyError("no data here")
 
-def nothing(): ...
-
 def needs(size): ...
+
+net, number = Net(), 3
+nothing = lambda: None
+whole = lambda: Model("whole", Net(), ["a", "b", "c", "d"], Preparation(40, 48, (0.5,) * 3, (0.25,) * 3))
+bands = lambda: Net(channels=5)
+binary = lambda: Net(classes=1)
+double = lambda: Net().double()
+dense = lambda: nn.Conv2d(3, 6, 1)
+mnist = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 28 * 28, 10))
+clips = lambda: nn.Sequential(nn.Conv3d(3, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 4))
+lazy = lambda: nn.Sequential(nn.LazyConv2d(8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(4))
 """
 PHOTO = Image.effect_noise((90, 60), 80).convert("RGB")
 SETTINGS: dict[str, Any] = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "size": 32}
@@ -134,7 +113,7 @@ def test_defaults_are_reported() -> None:
 
 def test_properties_of_the_network_are_detected() -> None:
     with pytest.warns(UserWarning, match="using 28 x 28 pixels"):
-        model = models.load_model("own_net:Mnist", mean=[0.13], std=[0.31])
+        model = models.load_model("own_net:mnist", mean=[0.13], std=[0.31])
     assert model.channels == 1 and model.size == (28, 28) and len(model.labels) == 10
     torch.testing.assert_close(model.prepare(PHOTO), expected(PHOTO.convert("L"), 28, (0.13,), (0.31,)))
     with pytest.warns(UserWarning, match="using mean 0 and std 1"):
@@ -165,8 +144,8 @@ ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("own_net:spoiled", SETTINGS, "has NaN or infinite weights: 0.weight"),
     ("own_net:overflows", SETTINGS, "returns NaN or infinity for a test image"),
     ("own_net:Odd", SETTINGS, "returns dict for one image. A classifier must return scores [1, classes]"),
-    ("own_net:Clips", SETTINGS, "takes videos or volumes, but the page and data sets show images"),
-    ("own_net:Mnist", SETTINGS, "fails on an input of shape [1, 3, 32, 32]"),
+    ("own_net:clips", SETTINGS, "takes videos or volumes, but the page and data sets show images"),
+    ("own_net:mnist", SETTINGS, "fails on an input of shape [1, 3, 32, 32]"),
     ("own_net:Net", {**SETTINGS, "labels": ["a", "b"]}, "has 4 outputs but 2 labels were given"),
     ("own_net:Net", {"mean": [0.1] * 3}, "Only one of mean and std was given"),
     ("own_net:Net", {**SETTINGS, "std": [0.1, 0.0, 0.2]}, "Pass one value per channel, and a positive std"),

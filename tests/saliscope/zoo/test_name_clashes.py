@@ -85,12 +85,6 @@ def test_ray_workers_and_evaluate_use_the_packages_of_the_project(model: str, pr
     assert open_run(project / "out").manifest["counts"]["images"] == 2
 
 
-def test_errors_exit_without_a_traceback(project: Path) -> None:
-    for words, code in (("explain images --model missing.py:build --out other", 1), ("serve --port 0", 2)):
-        done = command(project, *words.split())
-        assert done.returncode == code and "Traceback" not in done.stderr, words
-
-
 def test_only_modules_of_the_user_are_sent_to_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also networks of an installed Saliscope, which are loaded by path, so a worker cannot import them by name."""
     monkeypatch.syspath_prepend(str(project))

@@ -1,9 +1,12 @@
-"""Networks with a text encoder: from Hugging Face folders, from users' functions, from open_clip."""
+"""Networks with a text encoder: from Hugging Face folders, users' functions, open_clip, and docs/your_model.md."""
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from PIL import Image
 from torch import nn
 
 import explainers
+from saliscope import example, zoo
 from saliscope.zoo import Model, ModelUnavailable, Preparation, load_model, text
 from tests.support import two_encoders
 from tests.support.two_encoders import TwoEncoders, save_hugging_face, tokenize
@@ -43,7 +47,6 @@ def test_hugging_face(kind: str, tmp_path: Path) -> None:
         (" a photo  of a dog |  a cat ", explainers.Similarity(own, against=other)),
     ):
         sentences = text.parse(target)
-        assert sentences is not None
         similarity = text.target(model, sentences)
         maps = explainers.grad_eclip(model.network, IMAGES, similarity)
         torch.testing.assert_close(
@@ -147,3 +150,28 @@ def test_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(text.BadSentence, match="ignores the end"):
         text.embedding(model, "dog " * 76)
     assert text.embedding(model, "dog " * 75).shape == (32,)
+
+
+# docs/your_model.md
+
+ROOT = Path(__file__).parents[3]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "your_model.md").read_text(encoding="utf-8"), re.S)
+
+
+def test_examples_with_a_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function runs with a small network in place of open_clip's, the call with a small CLIP."""
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
+    build, call = (next(block for block in BLOCKS if word in block) for word in ("open_clip", "text_embedding"))
+    parts = {"create_model_and_transforms": lambda *_, **__: (TwoEncoders(), None, None)}
+    monkeypatch.setitem(sys.modules, "open_clip", SimpleNamespace(**parts, get_tokenizer=lambda _: tokenize))
+    Path("my_clip.py").write_text(build, encoding="utf-8")
+    own = zoo.load_model("my_clip.py:build", size=32, mean=[0.5] * 3, std=[0.5] * 3)
+    assert own.tokenize is tokenize and own.network(torch.zeros(1, 3, 32, 32)).shape == (1, 12)
+    save_hugging_face("CLIP", Path("my_clip"))
+    names: dict[str, Any] = {"load_model": zoo.load_model, "photo": example("dog")}
+
+    exec(compile(call.replace("hf:openai/clip-vit-base-patch32", "hf:my_clip"), "docs/your_model.md", "exec"), names)
+
+    assert names["explanation"].map.shape == (1, 8, 8) and Path("overlay.png").stat().st_size > 1000

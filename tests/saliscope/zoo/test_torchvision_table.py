@@ -1,20 +1,18 @@
 """The list of torchvision's models, which is read from a table, equals what torchvision says.
 
-`python -m tests.saliscope.zoo.test_torchvision_table` writes the table again.
+`python -m tests.saliscope.zoo.test_torchvision_table` writes the table again. Titles are written by hand: a new network
+has its name as title.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 
 import torchvision
 
 from saliscope.zoo.sources import torchvision_networks as networks
 from saliscope.zoo.sources.torchvision_models import TABLE
-from tests.saliscope.zoo.torchvision_titles import title_of
 
 VERSION = "0.29."
 """The torchvision that wrote the table."""
@@ -23,7 +21,9 @@ MEASURES = {"acc@1": "top-1", "miou": "mIoU", "box_map": "box mAP"}
 
 
 def expected() -> str:
-    """Return the table from the metadata of torchvision's weights."""
+    """Return the table from the metadata of torchvision's weights, with the titles of the written one."""
+    with TABLE.open(encoding="utf-8", newline="") as written:
+        titles = {row["name"]: row["title"] for row in csv.DictReader(written)}
     file = io.StringIO()
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["name", "title", "task", "weights", "classes", "bytes", "side", "accuracy", "measure", "url"])
@@ -33,7 +33,7 @@ def expected() -> str:
         size = round(weights.meta["_file_size"] * 2**20)  # torchvision's table has MiB
         count, side = len(weights.meta["categories"]), networks.preparation_of(name).size[0]
         shown = metrics[measure], MEASURES[measure]
-        named = name, title_of(name), networks.task_of(name), weights.name
+        named = name, titles.get(name, name), networks.task_of(name), weights.name
         table.writerow([*named, count, size, side, *shown, weights.url])
     return file.getvalue()
 
@@ -45,21 +45,6 @@ def test_table_is_torchvisions() -> None:
         assert found == written, "run `python -m tests.saliscope.zoo.test_torchvision_table`"
     urls, known = ({row["name"]: row["url"] for row in csv.DictReader(io.StringIO(text))} for text in (found, written))
     assert {**known, **urls} == {**urls, **known} and len(urls.keys() & known.keys()) > 120
-
-
-LISTING = """
-import sys
-from saliscope import zoo
-names = [info.name for info in zoo.list_models()]
-assert names[0] == zoo.default_name() == "efficientnet_lite0" and "resnet50" in names and len(zoo.labels()) == 1000
-assert zoo.load_model().name == names[0] and zoo.missing_built_in() == ""
-assert not {"torchvision", "torch._dynamo"} & set(sys.modules)
-"""
-
-
-def test_listing_and_the_built_in_model_do_not_import_torchvision() -> None:
-    done = subprocess.run([sys.executable, "-c", LISTING], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":
