@@ -12,7 +12,6 @@ from PIL import Image
 
 import explainers
 from saliscope import zoo
-from saliscope.compute import messages
 from saliscope.images.bands import BandChoice
 from saliscope.zoo.text import Sentences
 
@@ -177,6 +176,11 @@ class Settings:
     def takes_layer(self) -> bool:
         """Whether the method takes a layer."""
         return self.method.takes_layer
+
+    @property
+    def measure(self) -> str:
+        """The unit of the target."""
+        return "activation" if self.unit else self.loaded.measure
 
     @property
     def names(self) -> dict[str, str]:
@@ -364,7 +368,7 @@ class Answer(Result):
         """What is known about the map without tests."""
         loaded = self.settings.loaded
         explanation = self.explanation if self.planes else replace(self.explanation, map=self.map[None])
-        found = replace(explanation.facts(0), unit=messages.measure(self.settings))
+        found = replace(explanation.facts(0), unit=self.settings.measure)
         found = found.with_probabilities(loaded.known_probabilities(self.probabilities), loaded.score)
         if self.share < 1 and not found.is_stopped:  # its samples are not counted
             found = replace(found, done=round(self.share * PARTS), planned=PARTS)

@@ -224,14 +224,7 @@ def subject(step: Answer | Refining) -> str:
 
 def unit(settings: Settings) -> str:
     """Return the unit of the values of the map. The target of a detector is a score, not a logit."""
-    return settings.method.unit.replace("logit", measure(settings))
-
-
-def measure(settings: Settings) -> str:
-    """Return the unit of the target."""
-    if settings.unit:
-        return "activation"
-    return settings.loaded.measure
+    return settings.method.unit.replace("logit", settings.measure)
 
 
 def overlay(step: Answer | Refining, plane: torch.Tensor) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.compute import messages
 from saliscope.compute.interventions.messages import CHANGE
 from saliscope.percentages import number, percent
 
@@ -73,7 +72,7 @@ def summary(step: Measured) -> str:
     concepts = step.found.concepts
     return (
         f"{len(concepts)} concepts of {concepts.layer} explain {percent(1 - concepts.error)} of the variance of its "
-        f"features in {count(concepts.images)}. Numbers: how far the {messages.measure(step.settings)} of "
+        f"features in {count(concepts.images)}. Numbers: how far the {step.settings.measure} of "
         f"{step.subject} falls without the concept."
     )
 

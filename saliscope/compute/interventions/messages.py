@@ -165,5 +165,5 @@ def note(step: BeforeAfter) -> str:
 
 def effects(step: Changed) -> tuple[str, str]:
     """Return the heading of the map of positions, and its unit."""
-    unit = messages.measure(step.settings)
+    unit = step.settings.measure
     return f"Change of the {unit} of {step.subject} by position", unit

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from saliscope.compute import messages as page_messages
 from saliscope.percentages import number
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def unit(settings: Settings, evaluation: Evaluation) -> str:
         return "channel mean"
     if settings.loaded.model.task == "classification" and evaluation.options.get("score") == "logit":
         if settings.sentences:
-            return page_messages.measure(settings)
+            return settings.measure
         return "logit" if settings.loaded.has_probabilities else "output"
     return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
 

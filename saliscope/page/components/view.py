@@ -294,7 +294,7 @@ def stages(step: Stages, ident: int) -> dict[str, Any]:
         "subject": answer.settings.subject,
         "name": messages.subject(answer),
         "score": _score(answer),
-        "unit": messages.measure(answer.settings),
+        "unit": answer.settings.measure,
         "stages": packed,
         "crop": jpeg(answer.crop, 128),
     }
