@@ -109,8 +109,9 @@ def stop_on(part: Part, job: str) -> None:
     HANDLERS[part.id, "stop"] = lambda ask: runs.stop(ask.job(job))
 
 
-def respond(ask: Ask) -> Iterator[str]:
-    """Answer a request with messages as JSON. An event that no part has is not answered."""
+def respond(event: Any, session: str | None) -> Iterator[str]:
+    """Answer an event of the page in a session with messages as JSON. An event that no part has is not answered."""
+    ask = parse(getattr(event, "_data", None), session)
     handler = HANDLERS.get((ask.part, ask.event))
     for updates in (handler(ask) if handler else None) or ():
         yield pack(updates, ask.number if ask.part == PAGE else None)

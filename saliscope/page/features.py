@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from saliscope.page import events
 from saliscope.page.batch import batch
 from saliscope.page.channels import arithmetic, changing, channels
@@ -38,8 +35,4 @@ FEATURES = (
     trust,
 )
 """The modules that register the handlers."""
-
-
-def respond(event: Any, session: str | None) -> Iterator[str]:
-    """Answer an event of the page in a session with messages as JSON."""
-    yield from events.respond(events.parse(getattr(event, "_data", None), session))
+respond = events.respond

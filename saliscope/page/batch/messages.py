@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope import limits
 from saliscope.runs.formats import plural
-
-if TYPE_CHECKING:
-    from saliscope.compute.answers import Settings
 
 BATCH = "Batch"
 NONE = "No files selected. Choose images or a zip archive of images."
@@ -76,11 +73,6 @@ STEPS: dict[str, str] = {
     "at": "{number} of {count}: {name}",
 }
 """Labels used by batch/steps.js."""
-
-
-def subject(settings: Settings) -> str:
-    """Return what a batch explains."""
-    return FOR_SENTENCE if settings.loaded.encodes_text else FOR_CLASS
 
 
 def explaining(done: int, total: int) -> str:

@@ -116,11 +116,6 @@ def _unused(settings: Settings) -> dict[str, str]:
     return found
 
 
-def answered(ident: int) -> dict[str, Any]:
-    """Pack the number of a new answer."""
-    return {"key": str(ident)}
-
-
 def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, Any]:
     """Pack the overlay of a finished map; `held` are the keys of the crops that the browser has."""
     settings, packed = step.settings, floats(step.map, by_size=step.settings.method.by_size)

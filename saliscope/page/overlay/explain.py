@@ -32,7 +32,6 @@ from saliscope.page.overlay import stored as stored_answer
 from saliscope.page.panel import parts as panel_parts
 from saliscope.page.panel import settings as panel
 from saliscope.page.rail import parts as rail_parts
-from saliscope.page.rail import rail
 from saliscope.page.rail import view as rail_view
 from saliscope.page.trust import parts as trust_parts
 from saliscope.page.trust import trust
@@ -218,14 +217,14 @@ def _updates_of(
 
 def _settings(settings: Settings, question: Request, form: dict[str, Any], notes: Iterable[str]) -> Updates:
     updates = panel.update(settings, question, form)
-    updates |= _followers(settings) | rail.drawing(settings, form)
+    updates |= _followers(settings)
     if question.image is None:
         ident = new_number()
         updates |= dict.fromkeys([maps_parts.PLANES, rail_parts.RAIL, maps_parts.BARS, methods_parts.GUIDE])
         updates[overlay_parts.FINDINGS] = view.notes([*notes, *settings.notes], ident)
         updates[overlay_parts.STATUS] = messages.status("idle", messages.NO_IMAGE, ident=ident)
         updates[overlay_parts.OVERLAY] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
-        updates |= {"answered": view.answered(ident), **_without_norms(settings)}
+        updates |= {"answered": {"key": str(ident)}, **_without_norms(settings)}
     return updates
 
 
@@ -242,7 +241,7 @@ def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -
             trust_parts.TRUST: {"key": "", "why": "", "quick": False},
             **_without_stages(step.settings),
             **_without_norms(step.settings),
-            "answered": view.answered(ident),
+            "answered": {"key": str(ident)},
         }
     return updates
 
@@ -275,7 +274,7 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
         overlay_parts.FINDINGS: view.findings(step, ident),
         trust_parts.TRUST: trust_view.identify(step, ident),
         overlay_parts.FOLD: {"text": messages.folded(step)},
-        "answered": view.answered(ident),
+        "answered": {"key": str(ident)},
         **({panel_parts.METHOD: picker.update(settings)} if step.is_mistimed else {}),
         **(_followers(settings) if settings.bands else {}),
     }
@@ -283,10 +282,11 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
 
 def _followers(settings: Settings) -> Updates:
     """Update the parts that follow the settings."""
+    explains = batch_messages.FOR_SENTENCE if settings.loaded.encodes_text else batch_messages.FOR_CLASS
     return {
         "question": view.question(settings),
         api_parts.SNIPPET_LIST: snippets(settings),
-        batch_parts.MANY_HEAD: batch_messages.subject(settings),
+        batch_parts.MANY_HEAD: explains,
     }
 
 
