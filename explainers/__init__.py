@@ -40,6 +40,7 @@ from explainers.blocks.partition import Block, Blocks, BlockStep, SkipConnection
 from explainers.call.batch_size import keep_freed_memory, release_freed_memory
 from explainers.call.layers import default_layer, list_layers
 from explainers.call.loop import Partial, largest_batch
+from explainers.call.method import Method
 from explainers.call.score_kind import detect_score
 from explainers.call.text_encoder import text_embedding
 from explainers.checks.report import check_explainer
@@ -109,7 +110,7 @@ from explainers.perturbation.imputation import impute
 from explainers.perturbation.segments import connected_components
 from explainers.placement import Placement, place
 from explainers.probabilities import check_score, declared_score, probabilities_of, score_unit
-from explainers.registry import METHODS, Method, MethodName
+from explainers.registry import METHODS, MethodName
 from explainers.rules.rectifiers.before_activation import BeforeActivation
 from explainers.targets import Logit, Target
 from explainers.training.diagnosis import diagnose_training

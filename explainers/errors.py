@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -60,6 +61,17 @@ class UnsupportedOperation(ExplainerError):
 
 class WrongType(ExplainerError, TypeError):
     """Raised if an argument has the wrong type; also a `TypeError`."""
+
+
+@contextmanager
+def errors_of(what: str) -> Iterator[None]:
+    """Say in an error of the block what it is about; an empty text changes nothing."""
+    try:
+        yield
+    except ExplainerError as error:
+        if not what:
+            raise
+        raise type(error)(f"{what}: {error}") from error
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -132,18 +144,14 @@ def wrong_type(name: str, value: object, what: str) -> WrongType:
 
 def no_module(model: object) -> WrongType:
     """Return the error for a model that is not an nn.Module, or a module that only contains the network."""
-    inner = next(
-        (name for name in ("model", "network", "net", "module") if _is_network(getattr(model, name, None))), None
-    )
+    parts = {name: getattr(model, name, None) for name in ("model", "network", "net", "module")}
+    networks = (name for name, part in parts.items() if hasattr(part, "named_modules") and not isinstance(part, type))
+    inner = next(networks, None)
     is_module = hasattr(type(model), "named_modules")
     given = f"model is {kind_of(model)}" + (" without a forward method" if is_module else "")
     if inner is not None:
         return WrongType(f"{given}, which contains the network. Pass the network itself: model.{inner}.")
     return WrongType(f"{given}; give an nn.Module that maps images [N, C, H, W] to scores [N, K].")
-
-
-def _is_network(value: object) -> bool:
-    return not isinstance(value, type) and hasattr(value, "named_modules")
 
 
 _OUT_OF_MEMORY = (

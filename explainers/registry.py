@@ -2,105 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from explainers.call.method import check_calls, check_keywords_of
-from explainers.dtypes import no_gradient, quantized_class
-from explainers.errors import (
-    BadOption,
-    kind_of,
-    nearest,
-    shorten,
-)
-from explainers.hooks.locate import unwrap, why_no_hooks
+from explainers.call.method import Method, check_calls, check_keywords_of
+from explainers.errors import BadOption, kind_of, nearest, shorten
 from explainers.keywords import signature_of
-from explainers.options import LayerName, Option, options_of
-from explainers.perturbation.several_inputs import STACKED, attribute_inputs
-from explainers.targets import TargetLike
+from explainers.options import options_of
+from explainers.perturbation.several_inputs import attribute_inputs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAPS = ("grid", "pixels", "heat")
-"""Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
-_AT_LAYERS = ("grid", "features")
 _WITH_GRADIENTS = ("cam", "gradient", "backward rule", "attention")
-
-
-@dataclass(frozen=True)
-class Method:
-    """One method: its name and title, the kind of its result, and its options."""
-
-    name: str
-    title: str
-    family: str
-    returns: str
-    paper: str
-    summary: str
-    function: Callable[..., Tensor] = field(repr=False)
-    options: dict[str, Option] = field(repr=False)
-    takes_layer: bool
-    signed: bool
-    stochastic: bool
-    long: bool
-    relu: bool | None
-    reduce: str
-    unit: str
-    scale_free: str
-    reads_class: bool
-    gradients: bool
-    needs: Callable[[nn.Module], str | None] | None = field(repr=False)
-    caution: str = ""
-    videos: bool = True
-
-    def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
-        """Call the method."""
-        return self.function(model, images, target, **options)
-
-    @functools.cached_property
-    def parameters(self) -> tuple[str, ...]:
-        """The names of all arguments, `model` first."""
-        return tuple(inspect.signature(self.function).parameters)
-
-    @property
-    def by_size(self) -> bool:
-        """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
-
-        The sign of other attributions has a meaning, evidence for or against the target.
-        """
-        return self.returns == "pixels" and self.reduce == "abs_max"
-
-    @property
-    def gives_map(self) -> bool:
-        """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
-        return self.returns in MAPS
-
-    @property
-    def together(self) -> bool:
-        """Whether several inputs of a network are attributed together, and not one while the others are constant.
-
-        Methods for images, but not for videos, read the rows and columns of one image.
-        """
-        return self.returns == "pixels" and self.videos and not self.takes_layer
-
-    @property
-    def planes(self) -> bool:
-        """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
-        return self.returns == "features" and not self.reads_class
-
-    def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
-        """Return None if the method supports this model, else a message with the reason."""
-        if self.takes_layer and (reason := why_no_hooks(model)):
-            return reason
-        if self.gradients and (name := quantized_class(frozenset(map(type, unwrap(model).modules())))):
-            return no_gradient(name)
-        return self.needs(model) if self.needs else None
 
 
 MethodName = Literal[
@@ -159,30 +77,17 @@ def method(
     def register(function: F) -> F:
         shown: Any = function
         shown.__signature__ = signature_of(function)
-        options, parameters = options_of(function), shown.__signature__.parameters
+        parameters = shown.__signature__.parameters
         relu = parameters["relu"].default if "relu" in parameters else None
-        uses_gradients = family in _WITH_GRADIENTS if gradients is None else gradients
-        placed = returns in _AT_LAYERS
-        validated = check_calls(
-            function,
-            options,
-            parameters,
-            gradients=uses_gradients,
-            placed=placed,
-            reads_class=reads_class,
-            videos=videos,
-            stacked=function.__name__ in STACKED,
-            attribute_inputs=_attribute_inputs,
-        )
-        METHODS[function.__name__] = Method(
+        declared = Method(
             name=function.__name__,
             title=title,
             family=family,
             returns=returns,
             paper=paper,
             summary=(inspect.getdoc(function) or "").partition("\n")[0],
-            function=validated,
-            options=options,
+            function=function,
+            options=options_of(function),
             takes_layer="layer" in parameters,
             signed=signed and not relu,
             stochastic="seed" in parameters,
@@ -192,11 +97,13 @@ def method(
             unit="" if scale_free else unit,
             scale_free=scale_free,
             reads_class=reads_class,
-            gradients=uses_gradients,
+            gradients=family in _WITH_GRADIENTS if gradients is None else gradients,
             needs=needs,
             caution=caution,
             videos=videos,
         )
+        validated = check_calls(declared, attribute_inputs)
+        METHODS[declared.name] = replace(declared, function=validated)
         return cast(F, validated)
 
     return register
@@ -207,13 +114,7 @@ def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
 
     Errors   BadOption, as for a call of the method
     """
-    return check_keywords_of(chosen.function, chosen.options, inspect.signature(chosen.function).parameters, keywords)[
-        0
-    ]
-
-
-def _attribute_inputs(method: Callable[..., Any], name: str, *call: Any) -> Any:
-    return attribute_inputs(method, METHODS[name], *call)
+    return check_keywords_of(chosen, keywords)[0]
 
 
 def find(chosen: MethodLike) -> Method:
@@ -226,8 +127,21 @@ def find(chosen: MethodLike) -> Method:
     if isinstance(chosen, Method):
         return chosen
     if not isinstance(chosen, str):
-        return _find_function(chosen)
-    name = chosen if chosen in METHODS else _by_key().get(name_key(chosen), chosen)
+        if (known := find_function(chosen)) is not None:
+            return known
+        if isinstance(chosen, (type, nn.Module)) or not callable(chosen):
+            raise BadOption(
+                f"The method is {kind_of(chosen)}. Give a name or a function of METHODS, such as 'grad_cam'."
+            )
+        raise BadOption(
+            f"{shorten(chosen)} is not a method of this library. Give a name or a function of METHODS, such as "
+            "'grad_cam', or register your own function with the decorator explainers.registry.method."
+        )
+    name = chosen
+    if name not in METHODS:
+        keys = {name_key(each.title): own for own, each in METHODS.items()}
+        keys = SHORT_NAMES | keys | {name_key(own): own for own in METHODS}
+        name = keys.get(name_key(chosen), chosen)
     if name not in METHODS:
         raise BadOption(f"Unknown method {shorten(name)}. {nearest(name, METHODS)}METHODS lists all {len(METHODS)}.")
     return METHODS[name]
@@ -242,23 +156,6 @@ def name_key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.casefold().replace("×", "x").replace("++", "pp"))
 
 
-def _by_key() -> dict[str, str]:
-    """Return the names of all methods by `name_key` of names, titles and abbreviations."""
-    titles = {name_key(each.title): name for name, each in METHODS.items()}
-    return SHORT_NAMES | titles | {name_key(name): name for name in METHODS}
-
-
 def find_function(function: object) -> Method | None:
     """Return the method with this function, or None."""
     return next((each for each in METHODS.values() if each.function is function), None)
-
-
-def _find_function(function: Any) -> Method:
-    if (known := find_function(function)) is not None:
-        return known
-    if isinstance(function, (type, nn.Module)) or not callable(function):
-        raise BadOption(f"The method is {kind_of(function)}. Give a name or a function of METHODS, such as 'grad_cam'.")
-    raise BadOption(
-        f"{shorten(function)} is not a method of this library. Give a name or a function of METHODS, such as "
-        "'grad_cam', or register your own function with the decorator explainers.registry.method."
-    )

@@ -104,6 +104,13 @@ class SuffixBatch:
             return self.run.scoring.plain(read(output))
 
 
+def suffix_batches(run: Run, layout: LayerLayout) -> list[SuffixBatch]:
+    """Return one batch for each image, whose repeated images are as many as the rows of a whole pass."""
+    loop = run.loop
+    repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
+    return [SuffixBatch(run, index, layout, repeats) for index in range(len(run.images))]
+
+
 def activation_and_score(run: Run, layer: LayerName | None) -> tuple[LayerLayout, Tensor, Tensor]:
     """Return the layer's layout, its unchanged output [N, ...] and the scores [N], from one forward pass."""
     run.forward.refuse_through()

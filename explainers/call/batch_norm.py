@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +66,7 @@ def guard_batch_norms(*roots: Tensor, leaves: Sequence[Tensor] = (), graph: Back
 
 def backward_graph(*roots: Tensor) -> BackwardGraph:
     """Return the autograd graph behind `roots`."""
-    nodes: list[Any] = list(dict.fromkeys(root.grad_fn for root in roots if root.grad_fn is not None))
+    nodes: list[Any] = list(dict.fromkeys(filter(None, map(attrgetter("grad_fn"), roots))))
     seen, norms, is_regular = set(nodes), [], True
     for node in nodes:  # grows during iteration
         kind, inputs = type(node).__name__, node.next_functions

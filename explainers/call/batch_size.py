@@ -56,29 +56,23 @@ class Estimate:
         whole, before = (self.images * cost.seconds / faster for cost in (self.network, self.before))
         return whole, before
 
-    def rows(self, passes: int, largest: int, *, half: bool = False) -> int:
+    def rows(self, passes: int, largest: int, *, half: bool = False, is_suffix: bool = False) -> int:
         """Return how many rows to run at once, each of which takes as long as `passes` forward passes.
 
+        They run in the target duration, and fit into memory, with all tensors of the graph if there is a backward pass.
         With `half`, tensors have half of their size. On the CPU, the tensors are small enough to reuse freed memory.
+        With `is_suffix`, rows run behind the requested layer, and the layers before it once a chunk.
         """
-        size = self.network.largest // (2 if half else 1)
-        reused = reused_bytes() // max(1, size) if self.device.type == "cpu" else sys.maxsize
-        return self._fit(passes * self.seconds[0], 0.0, passes, min(largest, max(1, reused)))
-
-    def suffix_rows(self, passes: int, largest: int) -> int:
-        """Return how many rows to run at once behind the requested layer; the layers before it run once a chunk."""
-        whole, before = self.seconds
-        return self._fit(passes * max(0.0, whole - before), before, passes, largest)
-
-    def _fit(self, seconds: float, prefix: float, passes: int, largest: int) -> int:
-        """Return how many rows of `seconds` run in the target duration, given the fixed cost of a chunk, and fit into
-        memory, with all tensors of the graph if there is a backward pass.
-        """
-        seconds = max(seconds, 1e-6)
-        fits = max(SECONDS, _AMORTIZED * prefix) / seconds
+        whole, prefix = self.seconds if is_suffix else (self.seconds[0], 0.0)
+        if self.device.type == "cpu" and not is_suffix:
+            reused = reused_bytes // max(1, self.network.largest // (2 if half else 1))
+            largest = min(largest, max(1, reused))
+        seconds = max(passes * (whole - prefix), 1e-6)
+        fits = max(1.0, max(SECONDS, _AMORTIZED * prefix) / seconds, min(_FEW, _LONGEST / seconds))
         size = self.network.written if passes > 1 else 4 * self.network.largest
-        room = _power_of_two(_SHARE * free(self.device)) // max(1, size)
-        return max(1, min(_power_of_two(max(fits, min(_FEW, _LONGEST / seconds))), largest, room or largest))
+        # Powers of two: backends prepare for each batch size, so few are used.
+        room = 2 ** (max(1, int(_SHARE * free(self.device))).bit_length() - 1) // max(1, size)
+        return max(1, min(2 ** (int(fits).bit_length() - 1), largest, room or largest))
 
 
 def estimate(view: EvalView, images: Tensor, layer: str | None = None) -> Estimate:
@@ -97,20 +91,14 @@ def estimate(view: EvalView, images: Tensor, layer: str | None = None) -> Estima
     return found
 
 
-def _power_of_two(number: float) -> int:
-    """Return the largest power of two up to a number; backends prepare for each batch size, so few are used."""
-    return 1 << max(0, int(math.log2(max(1, number))))
-
-
 # Below this number of bytes, free memory is not checked.
 _SMALL = 64_000_000
 
 # On the CPU a large tensor is allocated from fresh pages in every layer, which the system clears one by one: at 224 px
 # EfficientNet-Lite0 takes 5 ms per row in small batches, and 9 to 14 ms in large ones. Tensors up to the first number
 # of bytes reuse freed memory; up to the second number if the process keeps the memory that it frees.
-_REUSED, _REUSED_WHEN_KEPT = 12 * 2**20, 32 * 2**20
+reused_bytes, _WHEN_KEPT = 12 * 2**20, 32 * 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENAS = -1, -3, -8  # the GNU C library's mallopt
-_kept = False
 
 
 def keep_freed_memory(size: int = 2**30) -> bool:
@@ -125,12 +113,12 @@ def keep_freed_memory(size: int = 2**30) -> bool:
         >>> isinstance(keep_freed_memory(), bool)
         True
     """
-    global _kept
+    global reused_bytes
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         set_all = [mallopt(name, size) for name in (_TRIM_THRESHOLD, _MMAP_THRESHOLD)] + [mallopt(_ARENAS, 1)]
-        _kept = all(set_all)
-    return _kept
+        reused_bytes = _WHEN_KEPT if all(set_all) else reused_bytes
+    return reused_bytes == _WHEN_KEPT
 
 
 def release_freed_memory() -> bool:
@@ -146,11 +134,6 @@ def release_freed_memory() -> bool:
     return trim is not None and trim(0) >= 0
 
 
-def reused_bytes() -> int:
-    """Return the size in bytes up to which a CPU tensor reuses freed memory."""
-    return _REUSED_WHEN_KEPT if _kept else _REUSED
-
-
 def max_tensor_count(count: int, size: int, device: torch.device) -> int:
     """Return how many of `count` tensors of `size` bytes a chunk may hold.
 
@@ -163,46 +146,42 @@ def max_tensor_count(count: int, size: int, device: torch.device) -> int:
 def free(device: torch.device) -> int:
     """Return the free memory of a device in bytes, with what torch's allocator has reserved but not used; 0 if unknown.
 
-    On Apple's MPS, which shares its memory with the CPU, it is the rest of the size that Metal recommends, or the free
+    On the CPU, it is the available memory of the machine, or less if the process's control group is limited. On Apple's
+    MPS, which shares its memory with the CPU, it is the rest of the size that Metal recommends, or the free
     memory of the machine if that is less.
     """
-    if device.type == "cpu":
-        return _free_here()
     backend: Any = getattr(torch, device.type, None)
+    if hasattr(backend, "mem_get_info") and device.type != "cpu":
+        cached = backend.memory_reserved(device) - backend.memory_allocated(device)
+        try:
+            return int(backend.mem_get_info(device)[0] + cached)
+        except RuntimeError:  # some Intel GPUs do not report their free memory
+            total = int(backend.get_device_properties(device).total_memory)
+            return max(1, total - int(backend.memory_allocated(device)))
+    rest = math.inf
     if hasattr(backend, "recommended_max_memory"):
-        rest = int(backend.recommended_max_memory() - backend.current_allocated_memory())
-        return max(1, min(rest, _free_here() or rest))
-    if not hasattr(backend, "mem_get_info"):
+        rest = backend.recommended_max_memory() - backend.current_allocated_memory()
+    elif device.type != "cpu":
         return 0
-    cached = backend.memory_reserved(device) - backend.memory_allocated(device)
-    try:
-        return int(backend.mem_get_info(device)[0] + cached)
-    except RuntimeError:  # some Intel GPUs do not report their free memory
-        total = int(backend.get_device_properties(device).total_memory)
-        return max(1, total - int(backend.memory_allocated(device)))
+    texts = []
+    for path in ("/proc/meminfo", *_CONTROL_GROUPS):
+        try:
+            with open(path) as file:
+                texts.append(file.read().strip())
+        except OSError:
+            texts.append("")
+    found = re.search(r"MemAvailable:\s*(\d+)", texts[0])
+    rooms = [rest, 1024 * int(found[1]) if found else math.inf]
+    for most, used in zip(texts[1::2], texts[2::2], strict=True):
+        if most.isdigit() and used.isdigit():
+            rooms.append(int(most) - int(used))
+            break
+    room = min(rooms)
+    return 0 if room == math.inf else max(1, int(room))
 
 
-def _free_here() -> int:
-    """Return the available memory of the machine, or less if the process's control group is limited."""
-    found = re.search(r"MemAvailable:\s*(\d+)", _read("/proc/meminfo"))
-    available = 1024 * int(found[1]) if found else 0
-    for limit, used in _CONTROL_GROUPS:
-        most, now = _read(limit).strip(), _read(used).strip()
-        if most.isdigit() and now.isdigit():
-            left = int(most) - int(now)
-            return max(1, min(available, left) if available else left)
-    return available
-
-
+# Limit and use of memory, in both versions of control groups.
 _CONTROL_GROUPS = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.read()
-    except OSError:
-        return ""
+    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+)  # fmt: skip

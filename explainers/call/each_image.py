@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from explainers.call.forward_wrapper import ForwardWrapper
 from explainers.call.loop import Partial
 from explainers.derived_targets import Through
-from explainers.errors import ExplainerError, UnsupportedModel
+from explainers.errors import UnsupportedModel, errors_of
 from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
 from explainers.nested import list_tensors
 from explainers.placement import Placements, join_placements
@@ -53,21 +52,12 @@ def run_each_image(
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
             own["progress"] = progress.of_image(index, results)
-        with recording() as record, _named(index) if count > 1 else nullcontext():
+        with recording() as record, errors_of(f"Image {index} of the batch" if count > 1 else ""):
             results.append(method(image, None if requested is None else target_of_images(requested, [index]), **own))
         records.append(record)
         _refuse_differences(results, records)
     note_records(records, _joined_target(records, requested))
     return torch.cat(results), join_placements([record.placement for record in records])
-
-
-@contextmanager
-def _named(index: int) -> Iterator[None]:
-    """Say in an error of the block which image it is about."""
-    try:
-        yield
-    except ExplainerError as error:
-        raise type(error)(f"Image {index} of the batch: {error}") from error
 
 
 def target_of_images(target: Target, indices: Sequence[int]) -> Target:

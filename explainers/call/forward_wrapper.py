@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import lru_cache
 from types import MethodType
 from typing import Any
 
@@ -20,7 +19,7 @@ from explainers.dtypes import to_float64
 from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_out_of_memory, shorten
 from explainers.hooks.calls import Calls
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
-from explainers.hooks.locate import HookPoint, frozen_graph, unwrap
+from explainers.hooks.locate import HookPoint, Wrapper, frozen_graph, unwrap
 from explainers.nested import list_tensors
 
 Forward = Callable[[Tensor], Any]
@@ -40,13 +39,11 @@ class BatchSizeRefused(UnsupportedModel):
     """Raised if the function only accepts the number of images of the call."""
 
 
-class ForwardWrapper(nn.Module):
+class ForwardWrapper(Wrapper):
     """The modules, parameters and buffers of a model, run by a function of `count` images, or of any number."""
 
-    wraps_inner = True
     runs_own_forward = False
     """Whether the wrapper runs the model's own forward pass, so that it may run a private copy of the model."""
-    inner: nn.Module
     function: Forward
     count: int
     one_by_one: bool
@@ -54,20 +51,9 @@ class ForwardWrapper(nn.Module):
     compared: bool
 
     def __init__(self, model: nn.Module, function: Forward, count: int) -> None:
-        super().__init__()
-        own = self.__dict__
-        if frozen_graph(model) is None:
-            own.update(_modules=model._modules, _parameters=model._parameters, _buffers=model._buffers)
-        else:
-            self._modules["model"] = model  # compiled code stores its tables elsewhere; no hooks are set in it
-        own.update(inner=model, function=function, count=count, training=getattr(model, "training", False))
-        own.update(one_by_one=False, has_run=frozen_graph(model) is not None, compared=False)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["inner"], name)
+        super().__init__(model)
+        has_run = frozen_graph(model) is not None
+        self.__dict__.update(function=function, count=count, one_by_one=False, has_run=has_run, compared=False)
 
     @property
     def cache_key(self) -> Any:
@@ -165,7 +151,7 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
     if "_orig_mod" in model._modules:
         raise UnsupportedModel(_COMPILED)
     count = len(images) if isinstance(images, Tensor) and images.ndim else 1
-    return _kind(type(inner).__name__)(inner, forward, count)
+    return ForwardWrapper.of(inner, forward, count)
 
 
 def refuse_private_view(model: ForwardWrapper) -> None:
@@ -183,12 +169,6 @@ def refuse_private_view(model: ForwardWrapper) -> None:
     else:
         reason, remedy = "has backward hooks", "Remove them first."
     raise UnsupportedModel(f"The model {reason}, and forward= runs the model itself, not a copy. {remedy}")
-
-
-@lru_cache(maxsize=64)
-def _kind(name: str) -> type[ForwardWrapper]:
-    """Return a subclass with the name of the model's class, for use in messages."""
-    return type(name, (ForwardWrapper,), {})
 
 
 def _alike(clean: Any, reversed_output: Any, count: int) -> bool:

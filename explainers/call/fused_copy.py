@@ -59,7 +59,9 @@ def fused_copy(view: EvalView, images: Tensor, scores: Tensor) -> FusedCopy | No
     is_covered = images.dtype == torch.float32 and images.ndim == 4
     if not is_covered or _Convolution not in view.classes:
         return None
-    fingerprint = _fingerprint(view.network)
+    fingerprint: list[int] = []
+    for tensor in (*view.network.parameters(), *view.network.buffers()):
+        fingerprint += [id(tensor), -1 if tensor.is_inference() else tensor._version]
     with _lock:
         copy = _copies.get(view.model)
     if copy is not None and copy.fingerprint == fingerprint and matches(copy.network, images, scores):
@@ -82,13 +84,6 @@ def computes_bf16(device: torch.device) -> bool:
     if device.type == "cpu":
         return any(getattr(torch.cpu, f"_is_{name}_supported", bool)() for name in ("amx_tile", "avx512_bf16"))
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def _fingerprint(network: nn.Module) -> Any:
-    found = []
-    for tensor in (*network.parameters(), *network.buffers()):
-        found += [id(tensor), -1 if tensor.is_inference() else tensor._version]
-    return found
 
 
 def matches(copy: Callable[[Tensor], Any], images: Tensor, scores: Tensor) -> bool:

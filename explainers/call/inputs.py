@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from explainers.call.forward_wrapper import ForwardWrapper, weak_reference
 from explainers.call.images import validate_images
-from explainers.errors import BadImages, BadOption, ExplainerError, UnsupportedModel, no_module, shorten
+from explainers.errors import BadImages, BadOption, UnsupportedModel, errors_of, no_module, shorten
 from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
 from explainers.hooks.locate import unwrap
 
@@ -120,7 +119,7 @@ class SeveralInputs(ForwardWrapper):
 
     def around(self, network: nn.Module) -> SeveralInputs:
         """Return the same wrapper of a private copy."""
-        return _kind(type(network).__name__)(network, None, self.count, self.arrange)
+        return SeveralInputs.of(network, None, self.count, self.arrange)
 
     def forward(self, images: Tensor) -> Any:
         """Return the output of the model, or of the user's function."""
@@ -145,13 +144,7 @@ def with_inputs(
             f"Several inputs need the model itself, whose parameters are sharded over processes by {kind}. "
             f"{ORDINARY_COPY}"
         )
-    return _kind(type(inner).__name__)(inner, forward, count, arrange)
-
-
-@lru_cache(maxsize=64)
-def _kind(name: str) -> type[SeveralInputs]:
-    """Return a subclass with the name of the model's class, for use in messages."""
-    return type(name, (SeveralInputs,), {})
+    return SeveralInputs.of(inner, forward, count, arrange)
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Callable[..., Any] | None) -> None:
@@ -164,10 +157,8 @@ def check_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Callable
     if not inputs:
         raise BadImages("images is an empty tuple. Give one tensor for each input of the network: (images, depth).")
     for index, each in enumerate(inputs):
-        try:
+        with errors_of(f"Input {index} of {len(inputs)}"):
             validate_images(model, each)
-        except ExplainerError as error:
-            raise type(error)(f"Input {index} of {len(inputs)}: {error}") from error
     for what, values in (
         ("images", [len(each) for each in inputs]),
         ("devices", [str(each.device) for each in inputs]),

@@ -117,10 +117,6 @@ class Rows:
     device: torch.device
     prefix: float = 0.0
 
-    def within(self, seconds: float) -> int:
-        """Return how many rows fit into `seconds`, at least one and at most `size`."""
-        return max(1, int(min(self.size, (seconds - self.prefix) / max(self.seconds, _SHORTEST))))
-
 
 @dataclass
 class Loop:
@@ -157,8 +153,8 @@ class Loop:
         if self.progress is not None:
             check_progress(self.progress)
         self.start = time.monotonic()
-        # The last measured pass: seconds in total, seconds after the requested layer, number of images, device.
-        self._whole, self._suffix, self._count, self._device = 0.0, 0.0, 1, torch.device("cpu")
+        # The last measured pass: seconds in total, seconds after the requested layer, device, seconds of an image.
+        self._whole, self._suffix, self._device, self.seconds_per_row = 0.0, 0.0, torch.device("cpu"), 0.0
         self.estimate: Estimate | None = None
 
     def one_by_one(self) -> None:
@@ -167,17 +163,14 @@ class Loop:
 
     def measure(self, images: Tensor, start: float, at_layer: float | None = None) -> None:
         """Record the times of a pass of the images: its start, the end of the requested layer, and its end (now)."""
-        end, self._device, self._count = now(images.device), images.device, len(images)
+        end, self._device = now(images.device), images.device
         self._whole = end - start
+        self.seconds_per_row = self._whole / len(images)
         self._suffix = self._whole if at_layer is None else end - at_layer
 
     def measure_prefix(self, seconds: float) -> None:
         """Record how many seconds of the measured pass were spent up to the layer."""
         self._suffix = max(0.0, self._whole - seconds)
-
-    def affords(self, rows: int = 0) -> bool:
-        """Return whether the remaining budget allows a pass of `rows` rows."""
-        return self.left > rows * self._whole / self._count
 
     @property
     def left(self) -> float:
@@ -200,39 +193,36 @@ class Loop:
         if self.batch_size:
             return self.batch_size
         assert self.estimate is not None, "the method sets it for the layer"
-        size = self.estimate.suffix_rows(passes, largest)
+        size = self.estimate.rows(passes, largest, is_suffix=True)
         return Rows(size, passes * self._suffix, self._device, self._whole - self._suffix)
 
     def whole(self, rows: int | Rows) -> int:
-        """Return a fixed number of rows per pass, for work that cannot be divided differently later."""
-        return rows if isinstance(rows, int) else rows.within(self.left)
+        """Return a number of rows per pass: the given one, or at least one that fits into the remaining budget."""
+        if isinstance(rows, int):
+            return rows
+        return max(1, int(min(rows.size, (self.left - rows.prefix) / max(rows.seconds, _SHORTEST))))
 
     def run(
-        self,
-        total: int,
-        at_once: int | Rows,
-        work: Callable[[range], None],
-        best: Callable[[], Tensor],
-        finished: Callable[[], bool] | None = None,
+        self, total: int, at_once: int | Rows, work: Callable[[range], bool | None], best: Callable[[], Tensor]
     ) -> int:
         """Call `work` with ranges that cover `range(total)`, and return the number of variants done.
 
         At least one chunk is started. `work` may raise `StopLoop`, and `RetrySmaller` before it has changed its result.
-        `finished` is called after each chunk and returns whether the variants done so far are enough.
+        It returns True if the variants done so far are enough.
         """
         rows = at_once if isinstance(at_once, Rows) else None
-        fixed = 0 if isinstance(at_once, Rows) else max(1, at_once)
         with counting_samples() as counts:
             counts.total = total
             while counts.done < counts.total:
                 done = counts.done
-                chunk = range(done, min(counts.total, done + (fixed if rows is None else rows.within(self.left))))
+                chunk = range(done, min(counts.total, done + self.whole(at_once)))
                 start = time.monotonic()  # the device has finished the chunk before, so one wait for each is enough
                 try:
-                    work(chunk)
+                    is_enough = work(chunk)
                 except RetrySmaller as retry:
-                    fixed = min(fixed, retry.rows)
-                    if rows is not None:
+                    if rows is None:
+                        at_once = retry.rows
+                    else:
                         rows.size = retry.rows
                     continue
                 except StopLoop:
@@ -241,7 +231,7 @@ class Loop:
                 counts.done = done = chunk.stop
                 if rows is not None:
                     rows.seconds = max((now(rows.device) - start - rows.prefix) / len(chunk), 0.0)
-                if finished is not None and finished():
+                if is_enough:
                     counts.total = done
                 is_last = done == counts.total
                 if self.progress is not None:

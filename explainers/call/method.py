@@ -1,11 +1,11 @@
-"""A call of a method: what is checked before the formula, and what is done with its result."""
+"""A method and its calls: what is checked before the formula, and what is done with its result."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,65 +21,141 @@ from explainers.call.profile import forget_profiles
 from explainers.call.run import open_run
 from explainers.call.view import EvalView
 from explainers.derived_targets import Direction, Through
-from explainers.dtypes import no_gradient
+from explainers.dtypes import no_gradient, quantized_class
 from explainers.errors import BadImages, BadOption, BadTarget, ExplainerError, UnsupportedModel, WrongType, shorten
 from explainers.findings import note_raw, pause_recording
-from explainers.hooks.locate import one_layer
+from explainers.hooks.locate import one_layer, unwrap, why_no_hooks
 from explainers.layers.layout import GridChanged
-from explainers.options import Option, unknown_keyword
+from explainers.options import LayerName, Option, unknown_keyword
 from explainers.targets import TargetLike
 
 MISSING: Any = object()
 
+MAPS = ("grid", "pixels", "heat")
+"""Kinds of results that are one map per image, or pixel attributions that can be reduced to one map."""
 
-def check_calls(
-    function: Callable[..., Any],
-    options: Mapping[str, Option],
-    parameters: Mapping[str, inspect.Parameter],
-    *,
-    gradients: bool,
-    placed: bool,
-    reads_class: bool,
-    videos: bool,
-    stacked: bool,
-    attribute_inputs: Callable[..., Any],
-) -> Callable[..., Any]:
+STACKED = ("deep_lift_shap",)
+"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: its name and title, the kind of its result, and its options."""
+
+    name: str
+    title: str
+    family: str
+    returns: str
+    paper: str
+    summary: str
+    function: Callable[..., Tensor] = field(repr=False)
+    options: dict[str, Option] = field(repr=False)
+    takes_layer: bool
+    signed: bool
+    stochastic: bool
+    long: bool
+    relu: bool | None
+    reduce: str
+    unit: str
+    scale_free: str
+    reads_class: bool
+    gradients: bool
+    needs: Callable[[nn.Module], str | None] | None = field(repr=False)
+    caution: str = ""
+    videos: bool = True
+
+    def __call__(self, model: nn.Module, images: Tensor, target: TargetLike = None, **options: Any) -> Tensor:
+        """Call the method."""
+        return self.function(model, images, target, **options)
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all arguments, `model` first."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    @property
+    def by_size(self) -> bool:
+        """Whether drawings show magnitudes: of gradients, whose sign depends on whether a pixel is bright or dark.
+
+        The sign of other attributions has a meaning, evidence for or against the target.
+        """
+        return self.returns == "pixels" and self.reduce == "abs_max"
+
+    @property
+    def gives_map(self) -> bool:
+        """Whether the result is one map per image, or pixel attributions that can be reduced to one map."""
+        return self.returns in MAPS
+
+    @property
+    def together(self) -> bool:
+        """Whether several inputs of a network are attributed together, and not one while the others are constant.
+
+        Methods for images, but not for videos, read the rows and columns of one image.
+        """
+        return self.returns == "pixels" and self.videos and not self.takes_layer
+
+    @property
+    def planes(self) -> bool:
+        """Whether each plane [h, w] of the result is a separate map, so that their sum has no meaning."""
+        return self.returns == "features" and not self.reads_class
+
+    def applies(self, model: nn.Module, layer: LayerName | None = None) -> str | None:
+        """Return None if the method supports this model, else a message with the reason."""
+        if self.takes_layer and (reason := why_no_hooks(model)):
+            return reason
+        if self.gradients and (name := quantized_class(frozenset(map(type, unwrap(model).modules())))):
+            return no_gradient(name)
+        return self.needs(model) if self.needs else None
+
+
+def check_calls(declared: Method, attribute_inputs: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method so that model, images and options are checked first and the final ReLU is applied last.
 
-    `placed` methods return the cells of a layer; the layer's placement is recorded with their result. The images of
-    `stacked` methods may have a row of masks each. `attribute_inputs` handles several inputs of a network.
+    `attribute_inputs` handles several inputs of a network.
 
     The keywords `forward` and `through` of every method are handled here: they are merged into the model and the
     target, so the function itself always gets None for both.
     """
 
+    function, name = declared.function, declared.name
+    placed = declared.returns in ("grid", "features")  # on the cells of a layer, whose placement is recorded
+    stacked = name in STACKED
+
     @functools.wraps(function)
     def method(model: Any = MISSING, images: Any = MISSING, target: TargetLike = None, **keywords: Any) -> Any:
         if images is MISSING or model is MISSING:
-            raise _missing(function.__name__, parameters, keywords, "model" if model is MISSING else "images")
+            argument = "model" if model is MISSING else "images"
+            for each in keywords:  # the argument may be misspelled
+                if each not in declared.parameters:
+                    raise _unknown(declared, each)
+            raise WrongType(f"{name} needs the argument {argument!r}: {name}(model, images).")
         if isinstance(images, tuple):
-            return attribute_inputs(method, function.__name__, model, images, target, keywords)
+            return attribute_inputs(method, declared, model, images, target, keywords)
         if "forward" in keywords:
             model = wrap_forward(model, keywords.pop("forward"), images)
         with one_call(model) as view:
             again = functools.partial(method, model)
-            run_some = functools.partial(run_some_images, again, images, target, keywords, stacked=stacked)
+            some = functools.partial(run_some_images, again, images, target, keywords, stacked=stacked)
             if images is None or view.checked is not images:
                 try:
                     check_images(model, images)
                 except BadImages:
                     if (rows := finite_images(model, images)) is None:
                         raise
-                    return run_some(rows)
-            if images.ndim == 5 and not videos:
-                raise BadImages(_no_videos(function.__name__, images))
-            if gradients and view.quantized:
+                    return some(rows)
+            if images.ndim == 5 and not declared.videos:
+                raise BadImages(
+                    f"{name} explains images [N, C, H, W], not videos and volumes; images has shape "
+                    f"{tuple(images.shape)}. Use another method, such as grad_cam, integrated_gradients, occlusion or "
+                    "rise."
+                )
+            if declared.gradients and view.quantized:
                 raise UnsupportedModel(no_gradient(view.quantized))
-            rectify, given = check_keywords_of(function, options, parameters, keywords)
+            rectify, given = check_keywords_of(declared, keywords)
             if (through := given.pop("through", None)) is not None:
-                if not reads_class:
+                if not declared.reads_class:
                     raise BadTarget(
-                        f"{function.__name__} does not use gradients of the score, so through=(layer, channels) would "
+                        f"{name} does not use gradients of the score, so through=(layer, channels) would "
                         "have no effect. Omit through, or choose a gradient method such as grad_cam."
                     )
                 target = _restrict_target(target, through)
@@ -100,10 +176,10 @@ def check_calls(
                 refused = isinstance(error, ExplainerError) and not view.failed  # before any forward pass
                 if refused or (rows := finite_outputs(model, view.network, images)) is None:
                     raise
-                return run_some(rows)
+                return some(rows)
             finally:
                 failed, (view.splits, view.failed) = view.failed, outer
-            if packing is not None and gradients:
+            if packing is not None and declared.gradients:
                 _refuse_detached_inputs(model, images, target, packing, raw)
             if failed and bool(failed[0].any()):
                 raw = raw.masked_fill(failed[0].view(-1, *[1] * (raw.ndim - 1)), torch.nan)
@@ -115,43 +191,26 @@ def check_calls(
     return method
 
 
-def check_keywords_of(
-    function: Callable[..., Any],
-    options: Mapping[str, Option],
-    parameters: Mapping[str, inspect.Parameter],
-    keywords: Mapping[str, Any],
-) -> tuple[bool, dict[str, Any]]:
+def check_keywords_of(declared: Method, keywords: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Return whether to apply the final ReLU, and the keywords for the function, which never applies it itself.
 
     Errors   BadOption for a keyword that the function does not have, or a value that it does not accept
     """
     for name, value in keywords.items():
-        if name in options:
-            options[name].check(value)
-        elif name not in parameters:
-            raise _unknown(function.__name__, parameters, name)
+        if name in declared.options:
+            declared.options[name].check(value)
+        elif name not in declared.parameters:
+            raise _unknown(declared, name)
         elif name == "progress" and not (value is None or callable(value)):
             raise BadOption(f"progress={shorten(value)} is not valid. Give a function that takes a Partial, or None.")
     given = dict(keywords)
     if not isinstance(given.get("layer"), (str, nn.Module, type(None))):
         given["layer"] = one_layer(given["layer"])
-    rectify = bool(given.pop("relu", "relu" in parameters and parameters["relu"].default))
-    return rectify, given
+    return bool(given.pop("relu", declared.relu)), given
 
 
-def _unknown(function: str, parameters: Iterable[str], name: str) -> BadOption:
-    positional = ("model", "images", "target")
-    return unknown_keyword(function, name, parameters, [each for each in parameters if each not in positional])
-
-
-def _missing(
-    function: str, parameters: Mapping[str, inspect.Parameter], keywords: Mapping[str, Any], argument: str
-) -> Exception:
-    """Return the error for a call without model or images, which may be misspelled among the keywords."""
-    for name in keywords:
-        if name not in parameters:
-            return _unknown(function, parameters, name)
-    return WrongType(f"{function} needs the argument {argument!r}: {function}(model, images).")
+def _unknown(declared: Method, name: str) -> BadOption:
+    return unknown_keyword(declared.name, name, declared.parameters, declared.parameters[3:])
 
 
 def _wrap_progress(progress: Progress, view: EvalView | None, rectify: bool, *, has_map: bool) -> Progress:
@@ -181,14 +240,6 @@ def _restrict_target(target: TargetLike, through: Any) -> Through:
             "Direction or Concept of a layer."
         )
     return Through(target, through[0], through[1])
-
-
-def _no_videos(name: str, images: Tensor) -> str:
-    """Return the message for a method that does not accept videos and volumes."""
-    return (
-        f"{name} explains images [N, C, H, W], not videos and volumes; images has shape {tuple(images.shape)}. Use "
-        "another method, such as grad_cam, integrated_gradients, occlusion or rise."
-    )
 
 
 def _refuse_detached_inputs(

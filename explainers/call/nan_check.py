@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.call.current import eval_view
-from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint
+from explainers.hooks.calls import Calls, inner_points
 from explainers.nested import map_tensors
 
 
@@ -40,9 +39,9 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
 
     with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
         calls = Calls(network, stack)
-        for name, module in network.named_modules():
-            if name and not isinstance(module, torch.jit.ScriptModule) and not any(True for _ in module.children()):
-                calls.after(stack, HookPoint(name, module), lambda k, output, name=name: inspect(name, output))  # type: ignore[misc]
+        for point in inner_points(network):
+            if not any(True for _ in point.module.children()):
+                calls.after(stack, point, lambda k, output, name=point.name: inspect(name, output))  # type: ignore[misc]
         try:
             network(images.detach().clone())
         except _Found:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from explainers.call.view import EvalView
+from explainers.hooks.locate import Wrapper
 from explainers.probe.behavior import Behavior, Look, probe, watch
 
 _PLAIN = {bool, int, float, str}
@@ -106,7 +107,7 @@ def _find(
 def _watched(model: nn.Module) -> list[weakref.ref[nn.Module]]:
     """Return the modules whose attributes may change how they run: the network's own classes, and batch norms."""
     found = (m for m in model.modules() if isinstance(m, _BatchNorm) or not type(m).__module__.startswith("torch.nn."))
-    return [weakref.ref(module) for module in found if not getattr(type(module), "wraps_inner", False)]
+    return [weakref.ref(module) for module in found if not isinstance(module, Wrapper)]
 
 
 def _flags(watched: list[weakref.ref[nn.Module]]) -> tuple[Any, ...]:

@@ -112,7 +112,8 @@ def _detect_by_running(view: EvalView, images: Tensor) -> str | None:
 
 def _detect(view: EvalView, images: Tensor, scores: Tensor) -> ScoreKind:
     config, count = _config(view.owner), scores.shape[1]
-    default = ScoreKind((config is not None and _configured(config, count)) or default_score(count))
+    is_configured = config is not None and getattr(config, "num_labels", count) == count
+    default = ScoreKind((is_configured and _PROBLEMS.get(config.problem_type)) or default_score(count))
     if not scores.numel() or scores.is_complex() or not scores.isfinite().all():
         return default
     rounding = ROUNDING.get(images.dtype, 1e-4)
@@ -238,11 +239,6 @@ def _config(network: nn.Module) -> Any:
         if getattr(config, "problem_type", None):
             return config
     return None
-
-
-def _configured(config: Any, count: int) -> str | None:
-    """Return the conversion of `count` scores by a configuration, or None if it does not say."""
-    return _PROBLEMS.get(config.problem_type) if getattr(config, "num_labels", count) == count else None
 
 
 _PROBLEMS = {"multi_label_classification": "sigmoid", "regression": "logit"}

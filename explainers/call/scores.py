@@ -51,7 +51,7 @@ _COMPLEX = (
 )
 
 
-class _StopForward(Exception):
+class StopForward(Exception):
     """Stops a forward pass at the last layer whose output is needed."""
 
 
@@ -137,9 +137,9 @@ class ForwardPasses:
 
         def keep(output: Any) -> None:
             leaf.outputs.append(single_tensor(layout.name, output).clone())
-            raise _StopForward
+            raise StopForward
 
-        with replaced_outputs(self.view.network, [(layout, keep)]), suppress(_StopForward):
+        with replaced_outputs(self.view.network, [(layout, keep)]), suppress(StopForward):
             self.view.network(batch.clone())  # the network may modify its input
         return leaf.single_output(len(batch))
 
@@ -147,21 +147,25 @@ class ForwardPasses:
         """Return the batches of passes with hooks: one, or one for each image if the network runs row by row."""
         return images.split(1) if self.view.is_row_by_row else [images]
 
-    def scores(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> Tensor:
-        """Return the scores [N, K] of images, at least float32.
+    def edited(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> list[Any]:
+        """Return the outputs for images: of one pass, or of one for each image if the network runs row by row.
 
-        `edits(start, end)` returns the edits of the pass of these images: one pass, or one for each image if the
-        network runs row by row.
-
-        Errors   BadTarget if the output of the model is not [N, K]
+        `edits(start, end)` returns the edits of the pass of these images.
         """
-        scores, start = [], 0
+        outputs, start = [], 0
         for batch in self.batches(images):
             end = start + len(batch)
             with replaced_outputs(self.view.network, edits(start, end)) if edits else nullcontext():
-                scores.append(at_least_float32(scores_of(self(batch.clone()))))
+                outputs.append(self(batch.clone()))
             start = end
-        return torch.cat(scores)
+        return outputs
+
+    def scores(self, images: Tensor, edits: Callable[[int, int], Edits] | None = None) -> Tensor:
+        """Return the scores [N, K] of images, at least float32; `edits` as in `edited`.
+
+        Errors   BadTarget if the output of the model is not [N, K]
+        """
+        return torch.cat([at_least_float32(scores_of(output)) for output in self.edited(images, edits)])
 
     def refuse_through(self) -> None:
         """Raise an error if a `Through` target is used with a gradient-free method.
@@ -300,7 +304,8 @@ class Scoring:
         """
         view, images = self.forward.view, self.forward.images
         partial = self.forward.through is not None or self.forward.unit is not None
-        late = self._fused is None and self.loop is not None and not self.loop.affords(2 * len(images))
+        loop = self.loop
+        late = self._fused is None and loop is not None and loop.left <= 2 * len(images) * loop.seconds_per_row
         if (
             not self.many
             or partial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.at_layer import SuffixBatch, activation_and_score, suffix_batches
 from explainers.call.current import check_images, outside_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Partial, Progress
@@ -329,11 +328,12 @@ def find_concepts(
             run.loop.progress = _in_part(report, 0.5, 1.0)
         done = fit.done
 
-        def work(_: range) -> None:
+        def work(_: range) -> bool:
             fit.step()
+            return fit.is_converged()
 
         if fit.steps > done and not (done and fit.is_converged()):
-            run.loop.run(fit.steps - done, 1, work, lambda: fit.directions, fit.is_converged)
+            run.loop.run(fit.steps - done, 1, work, lambda: fit.directions)
         found = fit.result()
         error, finished = found.unexplained(found.sample(cells)), not run.loop.ended_early
     state = {"fit": fit.state, "settings": settings}
@@ -401,9 +401,7 @@ def _run_variants(
 
     Rows that were not reached are NaN.
     """
-    loop, axis = run.loop, layout.channel_axis
-    repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
-    branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(run.images))]
+    loop, axis, branches = run.loop, layout.channel_axis, suffix_batches(run, layout)
     parts: list[dict[int, Tensor]] = [{} for _ in branches]
 
     def work(rows: range) -> None:

@@ -17,7 +17,7 @@ from explainers.call.forward_wrapper import Forward, ForwardWrapper, wrap_forwar
 from explainers.call.fused_copy import channels_last, fused_copy
 from explainers.call.loop import check_progress
 from explainers.call.run import Run, open_run
-from explainers.call.scores import maps_of
+from explainers.call.scores import StopForward, maps_of
 from explainers.call.tensors import single_tensor
 from explainers.errors import (
     BadImages,
@@ -372,10 +372,6 @@ def _with_effects(layout: LayerLayout, activations: Tensor, gradients: Tensor) -
     return _peaks_of(maps_of(layout, activations)) | effects
 
 
-class _Stop(Exception):
-    """Stops a forward pass at the last layer whose output is needed."""
-
-
 def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tensor) -> dict[str, _Peaks]:
     """Return the peaks of layers, from one forward pass that stops after the last of them.
 
@@ -392,10 +388,10 @@ def _read_layers(network: nn.Module, layouts: Sequence[LayerLayout], batch: Tens
             )
         found[layout.name] = _peaks_of(maps)
         if len(found) == len({each.name for each in layouts}):
-            raise _Stop
+            raise StopForward
 
     edits = [(find_hook_point(network, layout.name), partial(read, layout)) for layout in layouts]
-    with replaced_outputs(network, edits), suppress(_Stop):
+    with replaced_outputs(network, edits), suppress(StopForward):
         network(batch)
     for layout in layouts:
         if layout.name not in found:

@@ -149,7 +149,10 @@ def feature_visualization(
         cost = {"progress": None if progress is None else _shielded(progress), "budget": budget}
         first = ascent.normalized(ascent.shown())
         check_images(model, first)
-        run = stack.enter_context(open_run(model, first, _with_gradient(target), many=True, cost=cost))
+        visible = target
+        if type(target) is Unit:  # it is often silent on noise, where a ReLU has no gradient
+            visible = BeforeActivation(target.layer, target.channel, target.at)
+        run = stack.enter_context(open_run(model, first, visible, many=True, cost=cost))
         run.scoring.score_inputs()
         runs = [run]
         if diversity and images > 1:
@@ -218,15 +221,6 @@ class _Ascent:
         self.optimizer.step()
         self.curve.append(scores)
         self.done += 1
-
-
-def _with_gradient(target: Target) -> Target:
-    """Return a unit whose gradient skips the activation function of its layer: a unit is often silent on noise, where
-    a ReLU has no gradient.
-    """
-    if type(target) is not Unit:
-        return target
-    return BeforeActivation(target.layer, target.channel, target.at)
 
 
 def _weight_of(model: nn.Module) -> Tensor:

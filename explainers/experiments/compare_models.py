@@ -21,7 +21,7 @@ from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
 from explainers.maps.resize import rank_correlation, resize
-from explainers.registry import MAPS, MethodLike, find
+from explainers.registry import MethodLike, find
 from explainers.students_t import t_quantile
 
 MOST = 8
@@ -151,7 +151,7 @@ def compare_models(
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
         raise BadOption(f"tolerance={shorten(tolerance)} is not valid. Give a number of at least 0.")
     chosen = find(method)
-    if chosen.returns not in MAPS:
+    if not chosen.gives_map:
         raise BadOption(f"{chosen.name} does not return maps. Choose a method such as grad_cam.")
     scores_a, layers_a, grams_a = _layers(model_a, images)
     scores_b, layers_b, grams_b = _layers(model_b, images_b)

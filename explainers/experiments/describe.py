@@ -17,8 +17,8 @@ from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import now
 from explainers.call.profile import unchecked_profile
 from explainers.display.display import Display, Displayed, paragraphs, table_html
-from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint, find_hook_point
+from explainers.hooks.calls import Calls, inner_points
+from explainers.hooks.locate import find_hook_point
 from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import layout_of
 from explainers.layers.profile import Profile
@@ -190,10 +190,9 @@ def _timed_pass(network: nn.Module, image: Tensor) -> tuple[Times, float]:
             sizes = [tensor.numel() * tensor.element_size() for tensor in list_tensors(output)]
             times[path, k] = now(device) - started.pop(), sum(sizes)
 
-        for path, module in network.named_modules():
-            if path and not isinstance(module, torch.jit.ScriptModule):
-                calls.before(stack, HookPoint(path, module), start)
-                calls.after(stack, HookPoint(path, module), lambda k, output, path=path: stop(path, k, output))  # type: ignore[misc]
+        for point in inner_points(network):
+            calls.before(stack, point, start)
+            calls.after(stack, point, lambda k, output, path=point.name: stop(path, k, output))  # type: ignore[misc]
         begin = now(device)
         network(image.clone())
         return times, now(device) - begin

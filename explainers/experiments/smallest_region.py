@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.method import Method
 from explainers.call.run import open_run
 from explainers.call.score_kind import score_kind
 from explainers.dtypes import to_float64
@@ -20,7 +21,7 @@ from explainers.maps.resize import resize
 from explainers.options import Baseline, check_keywords
 from explainers.perturbation.baselines import baseline_of
 from explainers.probabilities import check_score, probabilities_of
-from explainers.registry import Method, MethodLike
+from explainers.registry import MethodLike
 from explainers.targets import Logit, as_target, out_of_range
 
 GOALS = ("keep", "half", "change")

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from explainers.call.method import Method
 from explainers.findings import Finding
 from explainers.placement import Placements, place
 from explainers.probabilities import probabilities_of, score_unit
-from explainers.registry import METHODS, Method
+from explainers.registry import METHODS
 from explainers.verdict.facts import Facts
 from explainers.verdict.rules import Verdict, judge_facts
 
@@ -61,41 +62,36 @@ class Explained:
 
     def facts(self, index: int) -> Facts:
         """Return what is known about the map of one image without further passes of the network."""
-        return facts_of(self, index)
+        method, plane = METHODS.get(self.method), self.map[index].detach()
+        is_finite = bool(plane.isfinite().all())
+        statistics = self.statistics[index] if index < len(self.statistics) else {}
+        findings = self.findings[index] if index < len(self.findings) else []
+        probabilities = self.probabilities
+        correlation = next((f.facts.get("correlation") for f in findings if f.code == "class_insensitive"), None)
+        shares = () if probabilities is None or probabilities.ndim != 2 else tuple(probabilities[index].tolist())
+        return Facts(
+            is_control=method is not None and method.family == "control",
+            has_planes=method is not None and (method.planes or not method.gives_map),
+            is_finite=is_finite,
+            range=(float(plane.min()), float(plane.max())) if is_finite and plane.numel() else (math.nan, math.nan),
+            total=size_of(method, plane),
+            adds_up=method is None or _adds_up(method),
+            score=_scale(statistics.get("target_score"), self.scores, index),
+            unit=score_unit(self.score),
+            done=self.done,
+            planned=self.total,
+            samples=samples_of(method, self.options, self.total),
+            stability=statistics.get("stability"),
+            reads_class=method is None or method.reads_class,
+            correlation=correlation,
+            caution="" if method is None else method.caution,
+        ).with_probabilities(shares, self.score)
 
     @property
     def by_size(self) -> bool:
         """Whether drawings show magnitudes: a gradient for each pixel, from a method in METHODS."""
         known = METHODS.get(self.method)
         return known is not None and known.by_size
-
-
-def facts_of(explanation: Explained, index: int) -> Facts:
-    """Return the facts about the map of one image that need no further passes of the network."""
-    method, plane = METHODS.get(explanation.method), explanation.map[index].detach()
-    is_finite = bool(plane.isfinite().all())
-    statistics = explanation.statistics[index] if index < len(explanation.statistics) else {}
-    findings = explanation.findings[index] if index < len(explanation.findings) else []
-    probabilities = explanation.probabilities
-    correlation = next((f.facts.get("correlation") for f in findings if f.code == "class_insensitive"), None)
-    shares = () if probabilities is None or probabilities.ndim != 2 else tuple(probabilities[index].tolist())
-    return Facts(
-        is_control=method is not None and method.family == "control",
-        has_planes=method is not None and (method.planes or not method.gives_map),
-        is_finite=is_finite,
-        range=(float(plane.min()), float(plane.max())) if is_finite and plane.numel() else (math.nan, math.nan),
-        total=size_of(method, plane),
-        adds_up=method is None or _adds_up(method),
-        score=_scale(statistics.get("target_score"), explanation.scores, index),
-        unit=score_unit(explanation.score),
-        done=explanation.done,
-        planned=explanation.total,
-        samples=samples_of(method, explanation.options, explanation.total),
-        stability=statistics.get("stability"),
-        reads_class=method is None or method.reads_class,
-        correlation=correlation,
-        caution="" if method is None else method.caution,
-    ).with_probabilities(shares, explanation.score)
 
 
 def _adds_up(method: Method) -> bool:

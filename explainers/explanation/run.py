@@ -18,6 +18,7 @@ from explainers.call.compiled import compiling
 from explainers.call.current import one_call, packing_of
 from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.method import MAPS, STACKED, Method
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile
 from explainers.call.run import features
@@ -33,9 +34,9 @@ from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
 from explainers.options import LayerName, unknown_keyword, whole_number
 from explainers.output_targets import Similarity
-from explainers.perturbation.several_inputs import STACKED, explain_each_input, finite_inputs, pack_call
+from explainers.perturbation.several_inputs import explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
-from explainers.registry import MAPS, Method, MethodLike, find
+from explainers.registry import MethodLike, find
 from explainers.targets import Logit, TargetLike, ThroughLike, describe_target
 
 _OF_THE_CALL = ("layer", "progress", "budget")
@@ -389,7 +390,8 @@ def _own_findings(record: Record, image: int) -> list[Finding]:
 def _concept_of(through: Any, target: Any) -> Direction | None:
     """Return the concept or direction that a map is about, None if it is not about one."""
     inner = target.channels if isinstance(target, Through) else target
-    return next((each for each in (through, inner) if isinstance(each, Direction)), None)
+    named = through if isinstance(through, Direction) else inner
+    return named if isinstance(named, Direction) else None
 
 
 def _note_inactive(record: Record, model: nn.Module, images: Tensor, concept: Direction) -> None:

@@ -23,6 +23,7 @@ from torch.nn import functional
 from explainers.call.current import check_images, one_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.method import Method
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
@@ -32,7 +33,7 @@ from explainers.options import Baseline
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place
-from explainers.registry import Method, find
+from explainers.registry import find
 from explainers.targets import TargetLike
 
 Explainer = Callable[..., Tensor]

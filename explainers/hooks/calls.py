@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from explainers.hooks.locate import HookPoint
@@ -61,6 +62,12 @@ class Calls:
         stack.callback(point.module.register_forward_hook(hook).remove)
 
 
+def inner_points(network: nn.Module) -> list[HookPoint]:
+    """Return the points of all modules inside a network except for compiled code, in which no hook fires."""
+    modules = network.named_modules()
+    return [HookPoint(name, each) for name, each in modules if name and not isinstance(each, torch.jit.ScriptModule)]
+
+
 @contextmanager
 def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]) -> Iterator[None]:
     """Replace the output of each point by the result of its function inside the block; points belong to `network`.
@@ -69,15 +76,10 @@ def replaced_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]]
     returns its replacement.
     """
     with ExitStack() as stack:
-        replace_outputs(network, edits, stack)
+        calls = Calls(network, stack)
+        for point, edit in edits:
+            calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
         yield
-
-
-def replace_outputs(network: nn.Module, edits: Iterable[tuple[HookPoint, Edit]], stack: ExitStack) -> None:
-    """Replace outputs as `replaced_outputs` does, until the stack is closed."""
-    calls = Calls(network, stack)
-    for point, edit in edits:
-        calls.after(stack, point, lambda k, out, e=edit: e(out) if isinstance(out, Tensor) else _inside(out, e))  # type: ignore[misc]
 
 
 def _inside(output: Any, edit: Edit) -> Any:

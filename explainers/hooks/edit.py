@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from explainers.errors import BadOption, WrongType, shorten
-from explainers.hooks.calls import Calls, Edit, replace_outputs
+from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
 from explainers.hooks.gradient_queue import GradientEdit, GradientQueue, JointEdit, Watch, queue_of_this_thread
@@ -61,7 +61,7 @@ def edit_outputs(model: nn.Module, edits: Mapping[LayerName, Edit]) -> Iterator[
     with ExitStack() as stack:
         model = unwrap_for_hooks(model, stack)
         points = [(find_hook_point(model, layer), edit) for layer, edit in _items(edits)]
-        replace_outputs(model, points, stack)
+        stack.enter_context(replaced_outputs(model, points))
         run_checkpoints_directly(stack)
         yield
 
@@ -150,7 +150,8 @@ def edit_together(tensors: Sequence[Tensor], edit: JointEdit) -> Iterator[None]:
                     f"The tensor of shape {tuple(tensor.shape)} is not a leaf, so its gradient is propagated before "
                     "the others are known. Pass parameters, or edit each gradient separately."
                 )
-            _hook_while_open(tensor, _notify_queue(queue, tensor), stack)
+            handle = tensor.register_hook(lambda gradient, tensor=tensor: queue.undo_joint_edit(tensor))
+            stack.callback(handle.remove)
             _hook_accumulation(tensor, queue, stack)
             _watch_wrapper(tensor, queue, stack)
         yield
@@ -262,21 +263,13 @@ def _hook_tensor(
     if tensor.is_leaf and runs_distributed():
         _hook_accumulation(tensor, queue, stack)
         _watch_wrapper(tensor, queue, stack)
-    _hook_while_open(tensor, lambda gradient: queue.edit_gradient(entry, key, gradient), stack)
-
-
-def _hook_while_open(tensor: Tensor, hook: Edit, stack: ExitStack) -> None:
-    """Register a hook on a tensor until the stack is closed."""
-    stack.callback(tensor.register_hook(hook).remove)
+    handle = tensor.register_hook(lambda gradient: queue.edit_gradient(entry, key, gradient))
+    stack.callback(handle.remove)
 
 
 def _hook_accumulation(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
     """Notice when a pass has written the tensor's `.grad`, until the stack is closed."""
-
-    def note(parameter: Tensor) -> None:
-        queue.note_accumulated(parameter)
-
-    stack.callback(tensor.register_post_accumulate_grad_hook(note).remove)
+    stack.callback(tensor.register_post_accumulate_grad_hook(queue.note_accumulated).remove)
 
 
 def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> None:
@@ -300,10 +293,6 @@ def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> No
     if not watch.handles:
         parameters = [parameter for parameter in wrapper._module_parameters if parameter.requires_grad]
         watch.handles += [each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters]
-
-
-def _notify_queue(queue: GradientQueue, tensor: Tensor) -> Callable[[Tensor], None]:
-    return lambda gradient: queue.undo_joint_edit(tensor)
 
 
 def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:

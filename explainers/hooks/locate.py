@@ -5,13 +5,17 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from typing_extensions import Self
 
 from explainers.errors import BadOption, LayerNotFound, UnsupportedModel, WrongType, nearest, no_module, shorten
 from explainers.options import LayerName
+
+W = TypeVar("W", bound="Wrapper")
 
 FLAT_WRAPPED = "_fsdp_wrapped_module"
 """The name of the network inside FullyShardedDataParallel."""
@@ -68,10 +72,41 @@ def unwrap_for_hooks(model: nn.Module, stack: ExitStack) -> nn.Module:
     return inner
 
 
+class Wrapper(nn.Module):
+    """The modules, parameters and buffers of a network that runs in another way; to all passes an ordinary module."""
+
+    inner: nn.Module
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        own = self.__dict__
+        if frozen_graph(inner) is None:
+            own.update(_modules=inner._modules, _parameters=inner._parameters, _buffers=inner._buffers)
+        else:
+            self._modules["model"] = inner  # compiled code stores its tables elsewhere; no hooks are set in it
+        own.update(inner=inner, training=getattr(inner, "training", False))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["inner"], name)
+
+    @classmethod
+    def of(cls, inner: nn.Module, *arguments: Any) -> Self:
+        """Create a wrapper whose class has the name of the network's class, for use in messages."""
+        return _named(cls, type(inner).__name__)(inner, *arguments)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=64)
+def _named(kind: type[W], name: str) -> type[W]:
+    return type(name, (kind,), {})
+
+
 def frozen_graph(model: nn.Module) -> str | None:
     """Return "scripted", "traced" or "exported" if inner hooks cannot be set or never fire, else None."""
-    while getattr(type(model), "wraps_inner", False):
-        model = vars(model)["inner"]  # a model run through a user function, or row by row
+    while isinstance(model, Wrapper):
+        model = model.inner  # a model run through a user function, or row by row
     if isinstance(model, torch.jit.ScriptModule):
         return "traced" if type(model).__name__ == "TopLevelTracedModule" else "scripted"
     if isinstance(model, torch.fx.GraphModule):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import is_out_of_memory
-from explainers.hooks.calls import Calls
+from explainers.hooks.calls import Calls, inner_points
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
@@ -99,10 +99,10 @@ def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[P
         def start(k: int, inputs: tuple[Any, ...]) -> None:
             started.append(flow.cost)
 
-        def record(path: str, module: nn.Module, output: Any) -> None:
+        def record(at: HookPoint, output: Any) -> None:
             own = flow.cost.minus(started.pop()).per_image(len(images))
             is_plain, until = isinstance(output, Tensor), flow.cost.per_image(len(images))
-            call = _Call(path, module, plain=is_plain, cost=until, own_cost=own)
+            call = _Call(at.name, at.module, plain=is_plain, cost=until, own_cost=own)
             tensor = only_tensor(output)
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
                 call.shape, value = tuple(tensor.shape), flow.value(tensor)
@@ -110,10 +110,9 @@ def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[P
                 call.lost = TRANSFORM if is_transformed(tensor) else why_lost(call.axes)
             calls.append(call)
 
-        for path, module in network.named_modules():
-            if path and not isinstance(module, torch.jit.ScriptModule):
-                hooks.before(stack, HookPoint(path, module), start)
-                hooks.after(stack, HookPoint(path, module), lambda k, out, p=path, m=module: record(p, m, out))  # type: ignore[misc]
+        for point in inner_points(network):
+            hooks.before(stack, point, start)
+            hooks.after(stack, point, lambda k, out, at=point: record(at, out))  # type: ignore[misc]
         decisions = Decisions()
         with decisions.watch(batch), flow:
             output = network(batch)

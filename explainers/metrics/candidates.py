@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from explainers.call.current import outside_call
 from explainers.call.loop import Partial, Progress, StopLoop
+from explainers.call.method import Method
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, WrongType, kind_of
@@ -23,7 +24,7 @@ from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
-from explainers.registry import METHODS, Method, find, find_function
+from explainers.registry import METHODS, find, find_function
 
 Maps = Tensor | Explanation | str | Method | Callable[..., Tensor]
 """Maps [N, h, w] or attributions [N, C, H, W], an `Explanation`, a method by its name or function, or a function of the
@@ -150,7 +151,7 @@ class OwnMaps:
         """Abort a run of a long method when the call stops: its partial map cannot be compared with the full one."""
         progress = self.run.loop.progress
         stopped = progress is not None and progress(Partial(0.0, None, 0, partial.total)) is False
-        if stopped or not self.run.loop.affords():
+        if stopped or self.run.loop.left <= 0:
             raise StopLoop
 
     def _call_function(self, function: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:

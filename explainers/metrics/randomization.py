@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from explainers.blocks.weights import WeightGroup, weight_groups
 from explainers.call.current import check_images, eval_view
 from explainers.call.loop import Loop, Partial, Progress
+from explainers.call.method import Method
 from explainers.call.run import open_run
 from explainers.derived_targets import LayerTarget
 from explainers.display.charts import charts_html, charts_images, line_chart
@@ -27,7 +28,7 @@ from explainers.metrics.evaluation import as_slice
 from explainers.metrics.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
 from explainers.placement import place
-from explainers.registry import METHODS, Method, find
+from explainers.registry import METHODS, find
 from explainers.targets import Logit, Target, TargetLike, as_target, describe_target
 
 ORDERS = ("cascade", "independent", "logit")
@@ -366,7 +367,7 @@ class _Test:
         fraction = min(1.0, (self.done + partial.fraction) / self.total) if self.started else 0.0
         whole = Partial(fraction, self.means()["signed"], self.done, self.total)
         stopped = self.loop.progress is not None and self.loop.progress(whole) is False
-        if stopped or (self.done and not self.loop.affords()):
+        if stopped or (self.done and self.loop.left <= 0):
             raise _Stopped
 
     def _compare(self, randomized: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from explainers.call.current import check_images, one_call, outside_call
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.layers import stages
 from explainers.call.loop import Partial, Progress, check_progress
+from explainers.call.method import Method
 from explainers.call.run import AtLayer, activations_and_gradients_of
 from explainers.errors import BadOption, ExplainerError, shorten
 from explainers.explanation.result import Explanation
@@ -29,7 +30,7 @@ from explainers.metrics.recommendation import PartialRecommendation, RankedMap, 
 from explainers.metrics.run import Evaluator, evaluate, evaluator
 from explainers.options import LayerName, options_of, unknown_keyword
 from explainers.placement import place
-from explainers.registry import METHODS, Method, MethodLike, find, rectifies
+from explainers.registry import METHODS, MethodLike, find, rectifies
 from explainers.targets import Target, TargetLike, describe_target
 
 SHORT = 5

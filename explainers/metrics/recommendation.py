@@ -6,8 +6,7 @@ It is the result of `recommend`, and of `evaluate` with several maps, which have
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, Concatenate, ParamSpec, Protocol, overload
@@ -20,7 +19,7 @@ from explainers.default_targets import CHOSEN
 from explainers.display.charts import charts_html, charts_images
 from explainers.display.display import Display, Displayed, folded, paragraphs, table_html, target_name
 from explainers.dtypes import to_cpu_float64
-from explainers.errors import BadOption, ExplainerError, nearest, shorten
+from explainers.errors import BadOption, nearest, shorten
 from explainers.explanation.result import Explanation
 from explainers.maps.arrays import Arrays
 from explainers.maps.resize import rank_correlation
@@ -315,17 +314,6 @@ def by_name(maps: Any, metrics: Sequence[Metric]) -> Mapping[str, Any]:
         names = " and ".join(each.name for each in metrics)
         raise BadOption(f"{names} cannot rank maps: no direction is better. Add another metric, such as 'deletion'.")
     return maps
-
-
-@contextmanager
-def in_map(name: str) -> Iterator[None]:
-    """Put the name of one of several maps in front of the message of an error."""
-    try:
-        yield
-    except ExplainerError as error:
-        if not name:
-            raise
-        raise type(error)(f"maps[{name!r}]: {error}") from error
 
 
 def rank_evaluations(found: Mapping[str, Evaluation]) -> Recommendation:

@@ -17,7 +17,7 @@ from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Partial, Progress, check_progress
 from explainers.call.run import open_run
 from explainers.call.score_kind import score_kind
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption, errors_of, shorten
 from explainers.findings import Finding, pause_recording, recording
 from explainers.maps.arrays import Arrays, check_dimensions
 from explainers.maps.boxes import region_masks
@@ -25,15 +25,7 @@ from explainers.metrics import formulas  # noqa: F401 (fills METRICS)
 from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, control_maps, name_method
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
 from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
-from explainers.metrics.recommendation import (
-    Recommendation,
-    by_name,
-    in_map,
-    overloaded,
-    rank_evaluations,
-    score_of,
-    target_of,
-)
+from explainers.metrics.recommendation import Recommendation, by_name, overloaded, rank_evaluations, score_of, target_of
 from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
@@ -116,7 +108,7 @@ def evaluate(
     settings = EvaluationSettings(**{name: value for name, value in locals().items() if name in SETTINGS})
     given: dict[str, Any] = {}
     for name, each in by_name(maps, find_metrics(metrics)).items():
-        with in_map(name):
+        with errors_of(f"maps[{name!r}]" if name else ""):
             given[name] = check_dimensions(name_method(each), images)
     found: dict[str, Evaluation] = {}
 
@@ -128,7 +120,7 @@ def evaluate(
     settings = replace(settings, progress=report if callable(progress) else progress)
     with evaluator(model, images, settings, first=given) as judge:
         for name, each in given.items():
-            with in_map(name):
+            with errors_of(f"maps[{name!r}]" if name else ""):
                 found[name] = judge(each)
     return rank_evaluations(found) if isinstance(maps, Mapping) else found[""]
 
@@ -156,7 +148,7 @@ def evaluator(
     with one_call(model), declared_score(declares):
         check_images(model, images)
         for name, maps in first.items():
-            with in_map(name):
+            with errors_of(f"maps[{name!r}]" if name else ""):
                 check_maps(maps, images)
         _check_metrics(chosen, images, settings.region, first)
         region = None if settings.region is None else region_masks(settings.region, images)
@@ -211,7 +203,7 @@ class Evaluator:
             parts[each.name] = self._measure(each, trial if each.controls else without_controls)
             done += self._cost(each, trial)
         self.trial.loop.progress = None
-        if controls and not self._stopped and self.trial.loop.affords():
+        if controls and not self._stopped and self.trial.loop.left > 0:
             self._controls = parts
         return self._evaluation(own, parts, start)
 
@@ -230,7 +222,7 @@ class Evaluator:
     def _measure(self, metric: Metric, trial: Trial) -> Parts:
         """Compute the values of one metric, or NaN if the call has stopped."""
         names, loop = [each.name for each in trial.candidates], trial.loop
-        if self._stopped or not loop.affords():
+        if self._stopped or loop.left <= 0:
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
             return Parts(found, names, len(trial.images), is_complete=False)
         loop.ended_early = False

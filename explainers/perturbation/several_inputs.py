@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from explainers.call.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
 from explainers.call.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.call.loop import Partial
+from explainers.call.method import STACKED, Method
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
 from explainers.findings import scatter_rows
 from explainers.perturbation.baselines import baseline_of, refuse_values
@@ -25,16 +26,13 @@ from explainers.targets import Target, TargetLike, as_target
 
 T = TypeVar("T")
 
-STACKED = ("deep_lift_shap",)
-"""Methods for which a tensor as `baseline` is a list of baselines for all images."""
-
 _OF_INPUT = ("baseline", "baselines", "masks", "low", "high")
 """Options that may be a tuple with one value for each input."""
 
 
 def attribute_inputs(
     method: Callable[..., Any],
-    chosen: Any,
+    chosen: Method,
     model: nn.Module,
     inputs: tuple[Tensor, ...],
     target: TargetLike,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from explainers.dtypes import to_cpu_float64
-from explainers.hooks.calls import Calls
-from explainers.hooks.locate import HookPoint, frozen_graph
+from explainers.hooks.calls import Calls, inner_points
+from explainers.hooks.locate import frozen_graph
 from explainers.hooks.records import only_tensor
 
 _MOST_ENTRIES = 256
@@ -83,9 +83,8 @@ class LayerRows:
         with ExitStack() as stack:
             if frozen_graph(self.network) is None:
                 calls = Calls(self.network, stack, start)
-                for name, module in self.network.named_modules():
-                    if name and not isinstance(module, torch.jit.ScriptModule):
-                        calls.after(stack, HookPoint(name, module), lambda k, out, name=name: count(name, out))  # type: ignore[misc]
+                for point in inner_points(self.network):
+                    calls.after(stack, point, lambda k, out, name=point.name: count(name, out))  # type: ignore[misc]
             yield
 
     def _is_in_place(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from explainers.hooks.locate import unwrap
+from explainers.hooks.locate import Wrapper, unwrap
 from explainers.hooks.shallow_copy import shallow_copy
 from explainers.probe.modules import may_write
 from explainers.unusual.buffers import GuardedBuffers, WatchedBuffers, is_clean
@@ -47,7 +47,7 @@ def guard_buffers(owner: nn.Module, writing: list[nn.Module], network: nn.Module
     if not writing:
         return None
     modules = writing
-    if network is not owner and not getattr(type(network), "wraps_inner", False):
+    if network is not owner and not isinstance(network, Wrapper):
         copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
         modules = [copies[id(module)] for module in writing]
     guarded = GuardedBuffers(owner, modules, writing)

@@ -11,7 +11,7 @@ from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding
 from explainers.probe.behavior import Behavior
 from explainers.probe.generators import SEED, Generators
-from explainers.unusual.row_by_row import RowByRow, row_by_row
+from explainers.unusual.row_by_row import RowByRow
 
 
 def run_alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
@@ -22,11 +22,11 @@ def run_alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
     _refuse_without_single_rows(network, found, len(images))
     if not found.reads:
         generators = Generators(network, images.device, found.drawn) if found.drawn else None
-        return row_by_row(network, generators, found)
+        return RowByRow.of(network, generators, found)
     # Whether it draws random numbers may depend on the image, so all generators are fixed, and the draws reported.
     drawing = replace(found, drawn=frozenset({"any"}), noise=0.0)
     note_draw = partial(_note_stochastic, type(network).__name__, drawing)
-    return row_by_row(network, Generators(network, images.device), found, note_draw)
+    return RowByRow.of(network, Generators(network, images.device), found, note_draw)
 
 
 def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:

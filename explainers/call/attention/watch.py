@@ -11,9 +11,10 @@ attention, but nothing was recorded in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from explainers.call.attention import operations as attention_ops
-from explainers.hooks.calls import Calls
+from explainers.hooks.calls import Calls, inner_points
 from explainers.hooks.locate import HookPoint
 from explainers.layers.layer import is_named_attention
 
@@ -92,11 +93,9 @@ def watch_attention(
 
     with ExitStack() as stack:
         calls = Calls(network, stack, watch.start)
-        for name, module in network.named_modules():
-            if name and not isinstance(module, torch.jit.ScriptModule):
-                site = HookPoint(name, module)
-                calls.before(stack, site, watch.enter(name, module))
-                calls.after(stack, site, watch.leave)
+        for point in inner_points(network):
+            calls.before(stack, point, partial(watch.enter, point))
+            calls.after(stack, point, watch.leave)
         stack.enter_context(watch)
         yield seen
     watch.finish()
@@ -120,11 +119,8 @@ class _Watch(TorchFunctionMode):
         self.ended.clear()
         self.followed.clear()
 
-    def enter(self, name: str, module: nn.Module) -> Callable[[int, tuple[Any, ...]], None]:
-        def push(k: int, args: tuple[Any, ...]) -> None:
-            self.running.append(_Frame(name, module, [each for each in args if isinstance(each, Tensor)]))
-
-        return push
+    def enter(self, point: HookPoint, k: int, args: tuple[Any, ...]) -> None:
+        self.running.append(_Frame(point.name, point.module, [each for each in args if isinstance(each, Tensor)]))
 
     def leave(self, k: int, output: Any) -> None:
         self.ended.append(self.running.pop())

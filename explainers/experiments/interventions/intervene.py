@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.at_layer import activation_and_score, suffix_batches
 from explainers.call.batch_size import max_tensor_count
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
@@ -29,7 +28,6 @@ from explainers.dtypes import to_cpu_float64
 from explainers.experiments.interventions.changes import (
     Change,
     Constant,
-    Function,
     Swap,
     as_function,
     chosen_channels,
@@ -37,7 +35,6 @@ from explainers.experiments.interventions.changes import (
     position_numbers,
     select,
 )
-from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.edit import edit_outputs
 from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
@@ -201,7 +198,12 @@ def intervene(
             other, _ = _record(run, layout, value.images.detach().to(run.images))
             function = Constant(other.movedim(layout.channel_axis, 1)[:, list(selection.channels)])
         assert function is not None
-        changed = _outputs(run, run.images, lambda *rows: [(layout, selection.edit(_of_rows(function, rows, output)))])
+
+        def edits(start: int, end: int) -> Edits:
+            own = function.rows(start, end, output.ndim) if isinstance(function, Constant) else function
+            return [(layout, selection.edit(own))]
+
+        changed = concatenate_outputs(run.forward.edited(run.images, edits))
         chosen, target_after = run.scoring.target, None
         if is_of_target and chosen is not None:
             target_after = at_least_float32(evaluate(chosen, changed, len(images)))
@@ -240,25 +242,9 @@ def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Any]
         counts.append(end - start)
         return [(layout, keep)]
 
-    output = _outputs(run, images, edits)
+    output = concatenate_outputs(run.forward.edited(images, edits))
     found = [leaf.single_output(count) for leaf, count in zip(leaves, counts, strict=True)]
     return at_least_float32(torch.cat(found)), output
-
-
-def _outputs(run: Run, images: Tensor, edits: Callable[[int, int], Edits]) -> Any:
-    """Return the output for the images; `edits(start, end)` are those of the pass of these images."""
-    outputs, start = [], 0
-    for batch in run.forward.batches(images):
-        end = start + len(batch)
-        with replaced_outputs(run.view.network, edits(start, end)):
-            outputs.append(run.forward(batch.clone()))
-        start = end
-    return concatenate_outputs(outputs)
-
-
-def _of_rows(function: Function, rows: tuple[int, int], output: Tensor) -> Function:
-    """Return the change of the images in `rows`, from start to end, for a layer with this output for all images."""
-    return function.rows(*rows, output.ndim) if isinstance(function, Constant) else function
 
 
 @check_keywords
@@ -307,8 +293,7 @@ def patch_effects(
         swapped = run.forward.outputs(layout, others.detach().to(run.images))
         sources = swapped.expand_as(activations).movedim(axis, 1)[:, chosen].flatten(2)
         effects = at_least_float32(scores.new_zeros(len(scores), numbers.numel()))
-        repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
-        branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(scores))]
+        branches = suffix_batches(run, layout)
 
         def work(cells: range) -> None:
             at = numbers.flatten()[cells.start : cells.stop]

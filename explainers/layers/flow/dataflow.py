@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, full_axis, kinds_of, lost_axis, resize_axis, why_lost
 from explainers.layers.flow.axis_rules import PARTS, has_rule, lose_time, propagate_axes
 from explainers.layers.flow.cost import Cost
-from explainers.layers.flow.decisions import NEW
+from explainers.layers.flow.decisions import NEW, DispatchMode, is_plain, plain_tensors, storage_of
 from explainers.layers.flow.operation import Operation, Reads
 from explainers.layers.flow.positions import Positions, even
 from explainers.layers.flow.unknown import check_positions
-from explainers.nested import is_transformed
 
 
 class Value(NamedTuple):
@@ -115,7 +113,7 @@ class Graph:
 Key = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
-class Dataflow(TorchDispatchMode):
+class Dataflow(DispatchMode):
     """Track the calling thread's operations that depend on the image, and the `cost` of all operations so far.
 
     Tensors are identified by memory location, shape and strides, since every view is a new object.
@@ -138,26 +136,20 @@ class Dataflow(TorchDispatchMode):
         self._weights: dict[int, int] = {}
         self._put(images, Value(0, axes))
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch wraps the method below in one that imports torch._dynamo, which takes seconds
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = [tensor for tensor in _tensors((*args, *kwargs.values())) if _is_plain(tensor)]
+        inputs = list(plain_tensors((*args, *kwargs.values())))
         values = [self.value(tensor) for tensor in inputs]
-        storages = {_storage(tensor) for tensor in inputs}
+        storages = {storage_of(tensor) for tensor in inputs}
         result = func(*args, **kwargs)
-        outputs = [tensor for tensor in _tensors((result,)) if _is_plain(tensor)]
+        outputs = list(plain_tensors((result,)))
         name = _name(func)
         is_written = name.endswith("_") and bool(inputs)
-        new = [output for output in outputs if _storage(output) not in storages]
+        new = [output for output in outputs if storage_of(output) not in storages]
         self.cost = self.cost.plus(name, inputs, new)
         for output in new:
-            self._writes.pop(_storage(output), None)  # reused memory
-            self._parts.pop(_storage(output), None)
+            self._writes.pop(storage_of(output), None)  # reused memory
+            self._parts.pop(storage_of(output), None)
         if name == "_local_scalar_dense" or (name in _BY_VALUES and None in values):
             self.reads_values = True
         if any(values) and name not in NEW:
@@ -174,16 +166,16 @@ class Dataflow(TorchDispatchMode):
 
     def value(self, tensor: Tensor) -> Value | None:
         """Return node and axes of a tensor, or None if it does not depend on the image."""
-        if not _is_plain(tensor):
+        if not is_plain(tensor):
             return None
         key = _key(tensor)
-        value, write = self._values.get(key), self._writes.get(_storage(tensor))
+        value, write = self._values.get(key), self._writes.get(storage_of(tensor))
         if write is None or write[1] == key or (value is not None and value.node > write[0].node):
             return value
         # A part of this tensor was written in place through another view.
         written = write[0]
         is_known = value is not None and _on_grid(value.axes) and key not in self._joined
-        parts = self._parts[_storage(tensor)]
+        parts = self._parts[storage_of(tensor)]
         axes = value.axes if value and is_known else _assembled(tensor, parts)
         if lost := next(filter(None, map(why_lost, parts.values())), ""):
             axes = tuple(lost_axis(axis, lost) for axis in axes)
@@ -210,14 +202,14 @@ class Dataflow(TorchDispatchMode):
         else:
             edges = [Edge(value.node, read) for value, read in zip(values, reads, strict=True) if value]
             nodes = [self.graph.add(edges, name, weights, any(map(_on_grid, axes)))] * len(axes)
-        filled = {_storage(tensor) for tensor in operation.inputs if _key(tensor) in self._filled}
+        filled = {storage_of(tensor) for tensor in operation.inputs if _key(tensor) in self._filled}
         for output, meaning, node in zip(operation.outputs, axes, nodes, strict=True):
             self._put(output, Value(node, meaning))
-            if _storage(output) in filled and not is_written:
+            if storage_of(output) in filled and not is_written:
                 self._filled.add(_key(output))
             if is_written:
-                self._writes[_storage(output)] = Value(node, meaning), _key(output)
-                self._parts.setdefault(_storage(output), {})[_key(output)] = meaning
+                self._writes[storage_of(output)] = Value(node, meaning), _key(output)
+                self._parts.setdefault(storage_of(output), {})[_key(output)] = meaning
 
     def _weights_of(self, operation: Operation) -> int:
         """Return the number of parameter values that are used here for the first time."""
@@ -226,7 +218,7 @@ class Dataflow(TorchDispatchMode):
         if operation.name not in _WEIGHTED:
             return 0
         constants = [t for t, axes in zip(operation.inputs, operation.axes, strict=True) if axes is None and t.ndim > 1]
-        new = {_storage(t): t.numel() for t in constants if _storage(t) not in self._weights}
+        new = {storage_of(t): t.numel() for t in constants if storage_of(t) not in self._weights}
         self._weights |= new
         return max(sum(new.values()), bool(constants))
 
@@ -290,21 +282,5 @@ def _fill(spans: Sequence[tuple[int, Positions]], size: int, _: Positions) -> Po
     return known._replace(at=tuple(at), pads=(first, size - first - len(known.at)), moved=True)
 
 
-def _tensors(values: Iterable[Any]) -> Iterable[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.layout == torch.strided and not is_transformed(tensor)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 def _key(tensor: Tensor) -> Key:
-    return _storage(tensor), int(tensor.storage_offset()), tensor.shape, tensor.stride()
+    return storage_of(tensor), int(tensor.storage_offset()), tensor.shape, tensor.stride()

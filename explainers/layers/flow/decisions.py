@@ -21,13 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explainers.errors import (
-    ExplainerError,
-    LayerNotFound,
-    LayerRanRepeatedly,
-    UnsupportedModel,
-    is_out_of_memory,
-)
+from explainers.errors import ExplainerError, LayerNotFound, LayerRanRepeatedly, UnsupportedModel, is_out_of_memory
 from explainers.nested import is_transformed
 
 NEW = frozenset(
@@ -54,48 +48,52 @@ class Decisions:
     @contextmanager
     def watch(self, images: Tensor) -> Iterator[None]:
         """Watch the operations of the calling thread on the images inside the block."""
-        self._storages.add(_storage(images))
+        self._storages.add(storage_of(images))
         with one_mode_at_a_time, _Functions(self), _Operations(self):
             yield
 
     def depends(self, tensors: Iterable[Tensor]) -> bool:
         """Return whether one of the tensors depends on the images."""
-        return any(_storage(tensor) in self._storages for tensor in tensors)
+        return any(storage_of(tensor) in self._storages for tensor in tensors)
 
     def note(self, func: Any, name: str, args: Any, inputs: list[Tensor], result: Any) -> None:
         """Note the operation, and which of its results depend on the images."""
         depends = self.depends(inputs)
-        outputs = list(_tensors((result,)))
+        outputs = list(plain_tensors((result,)))
         if depends and _reads(func, name, args, outputs, self):
             self.reads.append(_READABLE.get(name, name))
         depends = depends and name not in NEW and not _is_check(name, args)
-        own = set(map(_storage, inputs))
+        own = set(map(storage_of, inputs))
         for output in outputs:
-            storage = _storage(output)
+            storage = storage_of(output)
             if depends:
                 self._storages.add(storage)
             elif storage not in own:
                 self._storages.discard(storage)  # reused memory
 
 
-class _Operations(TorchDispatchMode):
-    """Notes every tensor operation of the calling thread."""
+class DispatchMode(TorchDispatchMode):
+    """A mode that sees each operation of the calling thread, also inside torch's higher-order operators."""
 
     supports_higher_order_operators = True
-
-    def __init__(self, decisions: Decisions) -> None:
-        super().__init__()
-        self.decisions = decisions
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise torch wraps the method below in one that imports torch._dynamo, which takes seconds
 
+
+class _Operations(DispatchMode):
+    """Notes every tensor operation of the calling thread."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        super().__init__()
+        self.decisions = decisions
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = getattr(func, "overloadpacket", func).__name__
-        self.decisions.note(func, name, args, list(_tensors((*args, *kwargs.values()))), result)
+        self.decisions.note(func, name, args, list(plain_tensors((*args, *kwargs.values()))), result)
         return result
 
 
@@ -108,7 +106,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in _CONVERSIONS and self.decisions.depends(_tensors((*args, *(kwargs or {}).values()))):
+        if name in _CONVERSIONS and self.decisions.depends(plain_tensors((*args, *(kwargs or {}).values()))):
             self.decisions.reads.append(name.strip("_"))
         before = len(self.decisions.reads)
         result = func(*args, **(kwargs or {}))
@@ -144,7 +142,7 @@ def _is_of_library(error: Exception) -> bool:
 def _reads(func: Any, name: str, args: Any, outputs: list[Tensor], decisions: Decisions) -> bool:
     """Return whether values leave the tensors: the result is a number, or its size depends on the values."""
     if name == "index":  # its tag does not distinguish numbers, which keep the size, from a mask
-        masks = (each for each in _tensors(args[1]) if each.dtype in (torch.bool, torch.uint8))
+        masks = (each for each in plain_tensors(args[1]) if each.dtype in (torch.bool, torch.uint8))
         return decisions.depends(masks)
     tags = getattr(func, "tags", ())
     return name in _UNTAGGED or torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
@@ -162,14 +160,21 @@ def _is_check(name: str, args: Any) -> bool:
     return args[0] is args[1] or (isinstance(args[1], float) and math.isinf(args[1]))
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether the tensor is dense and outside of torch's transforms, so that its storage is known."""
+    return tensor.layout == torch.strided and not is_transformed(tensor)
+
+
+def plain_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the plain tensors among values, also in lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
-            if value.layout == torch.strided and not is_transformed(value):
+            if is_plain(value):
                 yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from plain_tensors(value)
 
 
-def _storage(tensor: Tensor) -> int:
+def storage_of(tensor: Tensor) -> int:
+    """Return a number for the memory of a tensor, which its views share."""
     return tensor.untyped_storage()._cdata

@@ -9,7 +9,6 @@ are not constant, 320 passes give a rank correlation of 0.998 with the full map 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from explainers.call.at_layer import SuffixBatch, activation_and_score
+from explainers.call.at_layer import activation_and_score, suffix_batches
 from explainers.call.batch_size import max_tensor_count
 from explainers.call.loop import RetrySmaller
 from explainers.call.run import Run, open_run
@@ -329,9 +328,7 @@ def channel_drops(
     axis = layout.channel_axis
     count = activations.shape[axis]
     drops = at_least_float32(scores.new_zeros(len(scores), count))
-    loop = run.loop
-    repeats = loop.whole(loop.rows()) if loop.batch_size is None else sys.maxsize
-    branches = [SuffixBatch(run, index, layout, repeats) for index in range(len(scores))]
+    loop, branches = run.loop, suffix_batches(run, layout)
 
     def work(channels: range) -> None:
         try:

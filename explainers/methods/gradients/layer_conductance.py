@@ -154,25 +154,21 @@ class _Conductance(Bisection):
         super().__init__()
         self.error, self.limit = 0.0, min(self.limit, limit)
         self._complete = complete
-        self._pending = [0.0, 1.0, *((spread(FIXED - 1) + 1) / FIXED).tolist()]
+        self.pending = [0.0, 1.0, *((spread(FIXED - 1) + 1) / FIXED).tolist()]
         self._known: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def _check_convergence(self) -> None:
-        order = self._order()
-        at, scores = (
-            torch.tensor([values[i] for i in order], dtype=torch.float64) for values in (self._points, self._scores)
-        )
+        order = self._order
+        at, scores = torch.tensor((self._points, self._scores), dtype=torch.float64)[:, order]
         sums, jumps = self._each(pairwise(order), lambda a, g: (to_float64(_trapezoids(a, g)).sum(), _jumps(a, g)))
         if self._complete:
-            defects = scores.diff() - sums
-            self.done = self._is_complete(scores, defects)
-            self._bisect(at, defects.abs())
+            self._refine(at, scores, scores.diff() - sums)
         else:
             (removals,) = self._each(zip(order, order[1:], order[2:], strict=False), lambda a, g: (_removals(a, g),))
             self.error = _error(removals, jumps)
             scores, defects = pad(sums.cumsum(0), (1, 0)), (pad(removals, (1, 0)) + pad(removals, (0, 1))) / 4
-            self.done = self._is_complete(scores, defects) and self.error <= GAP * abs(float(sums.sum()))
-            self._bisect(at, jumps.abs())
+            converged = self.error <= GAP * abs(float(sums.sum()))
+            self._refine(at, scores, defects, magnitudes=jumps.abs(), allowed=converged)
 
     def _each(
         self, rows: Iterable[tuple[int, ...]], values: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -190,9 +186,8 @@ class _Conductance(Bisection):
         """Return the sum of the trapezoids between the evaluated points."""
         if self._integral is not None:
             return self._integral
-        order = self._order()
         total = torch.zeros_like(self._parts[0][0])
-        for i, j in pairwise(order):
+        for i, j in pairwise(self._order):
             a, g = torch.stack([self._parts[i], self._parts[j]]).unbind(1)
             total += _trapezoids(a, g)[0]
         return total

@@ -10,6 +10,7 @@ Class and register tokens have no position in the image, so they and their contr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -28,12 +29,7 @@ from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
-from explainers.methods.gradients.quadrature import (
-    Bisection,
-    bisect,
-    gauss_legendre,
-    weighted_mean,
-)
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import LayerName, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
@@ -253,19 +249,17 @@ def token_sums(layout: LayerLayout, whole: Tensor, maps: Tensor) -> Tensor | Non
 
 def _gradient_at(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return scores and the gradient at the layer if `outputs` [R, ...] replace the layer's output for the image."""
-    return run.loop.run_in_halves(
-        lambda part, _: _gradient_of_part(run, layout, index, part), outputs, [index] * len(outputs)
-    )
+    one = run.images[index : index + 1]
 
+    def of_part(part: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        def gradient_of(batch: Tensor) -> tuple[Tensor, Tensor]:
+            instead = {layout.name: lambda output: part}
+            scores, both = run.backward.scores_at([layout], batch, rows, replacements=instead)
+            return scores, both[layout.name][1]
 
-def _gradient_of_part(run: Run, layout: LayerLayout, index: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same from one pass."""
-    one, count = run.images[index : index + 1], len(outputs)
-    instead = {layout.name: lambda output: outputs}
+        # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
+        return retry_with_repeated_batch(
+            lambda: gradient_of(one), lambda: gradient_of(one.expand(len(part), *one.shape[1:]))
+        )
 
-    def gradient_of(rows: Tensor) -> tuple[Tensor, Tensor]:
-        scores, both = run.backward.scores_at([layout], rows, [index] * count, replacements=instead)
-        return scores, both[layout.name][1]
-
-    # One input row suffices, unless a path that bypasses the layer must be combined with all outputs.
-    return retry_with_repeated_batch(lambda: gradient_of(one), lambda: gradient_of(one.expand(count, *one.shape[1:])))
+    return run.loop.run_in_halves(of_part, outputs, [index] * len(outputs))

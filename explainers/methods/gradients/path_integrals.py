@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -24,12 +23,7 @@ from explainers.derived_targets import Through
 from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
-from explainers.methods.gradients.quadrature import (
-    Bisection,
-    bisect,
-    gauss_legendre,
-    weighted_mean,
-)
+from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
@@ -37,7 +31,7 @@ from explainers.registry import method
 from explainers.targets import TargetLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
-"""(image index, indices of points [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
+"""(image index, values of t [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
 
 GAP = 0.01
 """Relative gap between a map's sum and the difference of scores above which a finding reports it."""
@@ -95,7 +89,13 @@ def integrated_gradients(
         x, full = run.images, run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
-        attribution = _integrate_path(run, steps, lambda points: partial(straight, x, start, points))
+
+        def straight(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
+            difference = x[index] - start[index]
+            at = points.to(x).view(-1, *[1] * (x.ndim - 1))
+            return start[index] + at * difference, at_least_float32(difference)
+
+        attribution = _integrate_path(run, steps, straight)
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
@@ -143,13 +143,12 @@ def blur_integrated_gradients(
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
         x, full = run.images, run.scoring.score_inputs()
-        widest = min(x.shape[-2:]) / 4 if blur is None else blur
+        path = _blur_path(x, min(x.shape[-2:]) / 4 if blur is None else blur)
         start_scores = None
         if measures_gap(target):
-            blurred = _blur_path(x, widest)(torch.zeros(1, dtype=torch.float64))
-            start = torch.cat([blurred(index, torch.tensor([0]))[0] for index in range(len(x))])
+            start = torch.cat([path(index, torch.zeros(1, dtype=torch.float64))[0] for index in range(len(x))])
             start_scores = run.scoring.values(start, range(len(x)))
-        attribution = _integrate_path(run, steps, _blur_path(x, widest))
+        attribution = _integrate_path(run, steps, path)
         if start_scores is not None:
             note_gap(attribution, full - start_scores, finer_steps(steps))
         return attribution
@@ -206,22 +205,23 @@ def gradient_shap(
         spans = extremes(x)[1]
         baseline_scores, sampled, measured = torch.zeros_like(full), 0, measures_gap(target)
 
-        def path(index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        def path(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal sampled
-            start, end = next_baselines(index, len(chosen)), x[index]
+            start, end, count = next_baselines(index, len(points)), x[index], len(points)
             if sigma:
-                end = end + sigma * spans[index] * noises.normal_noise(index, len(chosen), *x.shape[1:]).to(x)
+                end = end + sigma * spans[index] * noises.normal_noise(index, count, *x.shape[1:]).to(x)
             difference = end - start
             if measured:
                 # One baseline for all samples needs one forward pass.
                 scored = start[:1] if one_baseline else start
-                baseline_scores[index] += run.scoring.values(scored, [index] * len(scored)).mean() * len(chosen)
-                sampled += len(chosen) * (index == 0)
-            alpha = (offsets[index] + chosen.double() / samples) % 1
+                baseline_scores[index] += run.scoring.values(scored, [index] * len(scored)).mean() * count
+                sampled += count * (index == 0)
+            alpha = (offsets[index] + points) % 1
             return start + alpha.to(x).view(-1, *[1] * (x.ndim - 1)) * difference, at_least_float32(difference)
 
         weights = torch.full((samples,), 1 / samples, dtype=torch.float64)
-        attribution = integrate(run, weights, path, _summed)
+        points = torch.arange(samples, dtype=torch.float64) / samples
+        attribution = integrate(run, points, weights, path, _summed)
         if measured:
             note_gap(attribution, full - baseline_scores / sampled, {"samples": min(4096, 4 * samples)})
         return attribution
@@ -260,32 +260,31 @@ def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | Non
     return lambda index, count: fixed[index].expand(count, *x.shape[1:])
 
 
-def integrate(run: Run, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
-    """Integrate gradient times dγ/dt along a path by quadrature with the given weights [points].
+def integrate(run: Run, points: Tensor, weights: Tensor, path: Path, shown: Callable[[Tensor], Tensor]) -> Tensor:
+    """Integrate gradient times dγ/dt along a path by quadrature with the given points and their weights.
 
     Returns  (n, c, h, w), float32 or float64
     """
 
     def values(index: int, chosen: Tensor) -> Tensor:
-        points, velocity = path(index, chosen)
-        return run.backward.gradient(points, [index] * len(chosen)) * velocity
+        at, velocity = path(index, points[chosen])
+        return run.backward.gradient(at, [index] * len(chosen)) * velocity
 
     return weighted_mean(len(run.images), run.loop, run.loop.rows(passes=2), weights, values, shown)
 
 
-def _integrate_path(run: Run, steps: int | None, path_of: Callable[[Tensor], Path]) -> Tensor:
-    """Integrate along the path that `path_of` returns for points in [0, 1], with `steps` points or as many as needed.
+def _integrate_path(run: Run, steps: int | None, path: Path) -> Tensor:
+    """Integrate along a path with `steps` points, or as many as needed.
 
     Returns  (n, c, h, w), float32 or float64
     """
     if steps is None and run.forward.through is not None:
         steps = FIXED
     if steps is not None:
-        points, weights = gauss_legendre(steps)
-        return integrate(run, weights, path_of(points), _summed)
+        return integrate(run, *gauss_legendre(steps), path, _summed)
 
     def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
-        at, velocity = path_of(points)(index, torch.arange(len(points)))
+        at, velocity = path(index, points)
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
@@ -297,22 +296,15 @@ def finer_steps(steps: int | None) -> dict[str, int]:
     return {"steps": 1000 if steps is None else min(1000, 4 * steps)}
 
 
-def straight(x: Tensor, start: Tensor, points: Tensor, index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the `chosen` of `points` in [0, 1] on the straight path from `start` to an image, and its derivative."""
-    difference = x[index] - start[index]
-    at = points[chosen].to(x).view(-1, *[1] * (x.ndim - 1))
-    return start[index] + at * difference, at_least_float32(difference)
-
-
-def _blur_path(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
+def _blur_path(x: Tensor, widest: float) -> Path:
     """Create the scale-space path from a blur of σ = `widest` pixels at t = 0 to the images at t = 1, linear in σ."""
     rows, columns = _cosines(x.shape[-2]).to(at_least_float32(x)), _cosines(x.shape[-1]).to(at_least_float32(x))
     # Eigenvalues of half the (negative) Laplacian on the grid: a blur of variance v scales a wave by exp(-v * rate).
     rates = _rates(x.shape[-2])[:, None] + _rates(x.shape[-1])
     waves = rows @ at_least_float32(x) @ columns.T
 
-    def path(points: Tensor, index: int, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        sigma = ((1 - points[chosen]) * widest).view(-1, 1, 1)
+    def path(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
+        sigma = ((1 - points) * widest).view(-1, 1, 1)
         factors = torch.exp(-(sigma**2) * rates)
         speeds = 2 * sigma * widest * rates * factors
         blurred, derivative = (
@@ -321,7 +313,7 @@ def _blur_path(x: Tensor, widest: float) -> Callable[[Tensor], Path]:
         )
         return blurred.to(x), derivative
 
-    return lambda points: partial(path, points)
+    return path
 
 
 def _cosines(size: int) -> Tensor:

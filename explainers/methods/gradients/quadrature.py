@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
-from operator import attrgetter, methodcaller, mul
+from operator import methodcaller, mul
 
 import torch
 from torch import Tensor
@@ -73,77 +73,85 @@ class Bisection:
     def __init__(self) -> None:
         self.done = False
         self.limit = MAX_POINTS
+        self.pending: list[float] = []
+        """The points to evaluate next."""
+        self._order: list[int] = []
+        """Indices of the evaluated points from the start of the path to its end."""
         self._points: list[float] = []
         self._scores: list[float] = []
         self._slopes: list[float] = []
         self._parts: list[Tensor] = []
         points, weights = _first_points()
-        self._pending, self._weights = [0.0, 1.0, *points], [0.0, 0.0, *weights]
+        self.pending, self._weights = [0.0, 1.0, *points], [0.0, 0.0, *weights]
         self._integral: Tensor | None = None
 
-    def next(self, count: int) -> Tensor:
-        """Return at most `count` points to evaluate next, float64."""
-        return torch.tensor(self._pending[:count], dtype=torch.float64)
-
     def add(self, scores: Tensor, parts: Tensor) -> None:
-        """Add scores and integrands at the points from `next`. Convergence is checked once per round."""
+        """Add scores and integrands at the first pending points. Convergence is checked once per round."""
         count = len(scores)
-        self._points += self._pending[:count]
+        self._points += self.pending[:count]
         self._scores += scores.tolist()
         self._slopes += to_float64(parts.flatten(1)).sum(1).tolist()
         self._parts += list(parts)
-        del self._pending[:count]
-        if not self._pending:
+        self._order = sorted(range(len(self._points)), key=self._points.__getitem__)
+        del self.pending[:count]
+        if not self.pending:
             self._check_convergence()
+            if self.done:
+                self._integral = self.integral()
+                self._parts.clear()
 
     def _check_convergence(self) -> None:
-        order = self._order()
-        at, scores, slopes = torch.tensor((self._points, self._scores, self._slopes), dtype=torch.float64)[:, order]
+        values = torch.tensor((self._points, self._scores, self._slopes), dtype=torch.float64)
+        at, scores, slopes = values[:, self._order]
         defects = scores.diff() - (slopes[1:] + slopes[:-1]) / 2 * at.diff()
         smooth = len(at) == len(self._weights)  # the first round uses the quadrature's sum instead of the trapezoids
-        total = sum(map(mul, self._weights, self._slopes)) if smooth else None
-        self.done = self._is_complete(scores, defects, total)
-        if self.done and smooth:
+        gap = float(scores[-1] - scores[0]) - sum(map(mul, self._weights, self._slopes)) if smooth else None
+        if self._refine(at, scores, defects, gap=gap) and smooth:
             shares = torch.tensor(self._weights).to(self._parts[0])
             self._integral = torch.einsum("r,r...->...", shares, torch.stack(self._parts))
-        self._bisect(at, defects.abs())
 
-    def _order(self) -> list[int]:
-        """Return the indices of the evaluated points from the start of the path to its end."""
-        return sorted(range(len(self._points)), key=self._points.__getitem__)
+    def _refine(
+        self,
+        at: Tensor,
+        scores: Tensor,
+        defects: Tensor,
+        *,
+        gap: float | None = None,
+        magnitudes: Tensor | None = None,
+        allowed: bool = True,
+    ) -> bool:
+        """Return whether the integral is close enough to the rise of the scores; if not, bisect intervals.
 
-    def _is_complete(self, scores: Tensor, defects: Tensor, total: float | None = None) -> bool:
-        """Return whether the integral is close enough to the rise of the scores; `total` is its sum, if known."""
-        rise, magnitudes = float(scores[-1] - scores[0]), defects.abs()
+        These are the ones with the largest magnitudes, by default those of the defects. The integral is done if there
+        are none. `gap` is that of the integral, if it is not the sum of the defects; an integral that is not `allowed`
+        is not close enough.
+        """
         rounding = torch.finfo(self._parts[0].dtype).eps * float(scores.abs().max()) * len(scores)
-        gap = abs(float(defects.sum())) if total is None else abs(total - rise)
-        variation = float(scores.diff().abs().sum())
-        complete = gap <= max(GAP * abs(rise), rounding)
-        return complete and float(magnitudes.sum()) <= max(VARIATION_GAP * variation, rounding)
-
-    def _bisect(self, at: Tensor, magnitudes: Tensor) -> None:
-        """Bisect the intervals with the largest defects; done if there are none."""
+        gap = abs(float(defects.sum()) if gap is None else gap)
+        is_complete = (
+            allowed
+            and gap <= max(GAP * abs(float(scores[-1] - scores[0])), rounding)
+            and float(defects.abs().sum()) <= max(VARIATION_GAP * float(scores.diff().abs().sum()), rounding)
+        )
+        magnitudes = defects.abs() if magnitudes is None else magnitudes
         limit = min(_ROUND, self.limit - len(at))
-        if not self.done and limit > 0:
+        if not is_complete and limit > 0:
             # A NaN score has no defect to compare: no points are added, and NaN propagates to the map.
             magnitudes = torch.where((at.diff() > _NARROWEST) & magnitudes.isfinite(), magnitudes, 0)
             least = float(magnitudes.max()) * _NEGLIGIBLE
             largest = magnitudes.argsort(descending=True, stable=True)[:limit].tolist()
-            self._pending = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
-        self.done = self.done or not self._pending
-        if self.done:
-            self._integral = self.integral()
-            self._parts.clear()
+            self.pending = [float(at[i] + at[i + 1]) / 2 for i in largest if magnitudes[i] > least]
+        self.done = not self.pending
+        return is_complete
 
     def integral(self) -> Tensor:
         """Return the sum of trapezoids over the evaluated points; the first and last extend to the ends of the path."""
         if self._integral is not None:
             return self._integral
-        order = self._order()
-        at = [self._points[i] for i in order]
+        at = [self._points[i] for i in self._order]
         edges = [0.0, *[(a + b) / 2 for a, b in pairwise(at)], 1.0]
         total = torch.zeros_like(self._parts[0])
-        for i, (low, high) in zip(order, pairwise(edges), strict=True):
+        for i, (low, high) in zip(self._order, pairwise(edges), strict=True):
             total.add_(self._parts[i], alpha=high - low)
         return total
 
@@ -186,16 +194,19 @@ def bisect(
     224 x 224 pixels.
     """
 
-    def work(chunk: range) -> None:
+    def work(chunk: range) -> bool:
+        is_done = True
         for index, bisection in enumerate(bisections):
             left = len(chunk)
             while left and not bisection.done:
-                points = bisection.next(left)
+                points = torch.tensor(bisection.pending[:left], dtype=torch.float64)
                 bisection.add(*probe(index, points))
                 left -= len(points)
+            is_done &= bisection.done
+        return is_done
 
     def best() -> Tensor:
         return torch.stack(list(map(methodcaller("integral"), bisections)))
 
-    loop.run(MAX_POINTS, rows, work, lambda: shown(best()), lambda: all(map(attrgetter("done"), bisections)))
+    loop.run(MAX_POINTS, rows, work, lambda: shown(best()))
     return best()

@@ -97,7 +97,7 @@ def xrai(
             pixels = attribution.amax(1) if channels == "max" else attribution.sum(1)
             return torch.stack([_merge_regions(a, r, minimum) for a, r in zip(pixels, regions, strict=True)])
 
-        attribution = integrate(run, torch.cat([weights, weights]) / 2, path, merge)
+        attribution = integrate(run, torch.arange(2 * steps), torch.cat([weights, weights]) / 2, path, merge)
         if start_scores is not None:
             change, remedy = full - torch.stack(start_scores).mean(0), {"steps": min(1000, 4 * steps)}
             note_gap(attribution, change, remedy, promised=channels == "sum")

@@ -128,7 +128,7 @@ def extremal_perturbation(
         for index in blank.nonzero().flatten().tolist():
             message = "The score has no gradient at any mask tried, so the method cannot choose between masks."
             note_finding("no_gradient", message, image=index, anywhere=True)
-        if is_recording() and run.loop.affords(5 * len(x)):
+        if is_recording() and run.loop.left > 5 * len(x) * run.loop.seconds_per_row:
             kept.note_failures(heat(), blank)
         return heat()
 

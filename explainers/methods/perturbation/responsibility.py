@@ -112,7 +112,7 @@ def rex(
         height, width = x.shape[-2:]
         partitions = [[_Partition((height, width), own) for own in cuts] for _ in x]
 
-        def work(chunk: range) -> None:
+        def work(chunk: range) -> bool:
             # All partitions take a step before the next one, so that a stopped map is coarser, not from fewer cuts.
             for rows in _split_at(chunk, samples * _TESTED):
                 for index, own in enumerate(partitions):
@@ -124,15 +124,13 @@ def rex(
                         keeps = run.scoring.values(batch, [index] * len(batch), target=kept)
                         for (partition, mutant), value in zip(mutants, keeps.tolist(), strict=True):
                             partition.record(mutant, value)
+            return not any(partition.children for own in partitions for partition in own)
 
         def heat() -> Tensor:
             maps = torch.stack([torch.stack([partition.map for partition in own]).mean(0) for own in partitions])
             return maps.to(x.device, torch.float64 if x.dtype == torch.float64 else torch.float32)
 
-        def finished() -> bool:
-            return not any(partition.children for own in partitions for partition in own)
-
-        run.loop.run(samples * steps * _TESTED, run.loop.rows(), work, heat, finished)
+        run.loop.run(samples * steps * _TESTED, run.loop.rows(), work, heat)
         return heat()
 
 

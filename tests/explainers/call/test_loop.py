@@ -124,7 +124,7 @@ def test_a_chunk_takes_half_a_second_and_a_slow_network_gets_a_few_rows(monkeypa
         for most in (sys.maxsize, 3):
             assert Estimate(seconds(number), Cost(), 1, CPU).rows(1, most) == min(rows, most), number
     # Each chunk runs the layers before the ablated one again, so few large chunks are fastest if these are slow.
-    assert Estimate(seconds(3.01), seconds(3), 1, CPU).suffix_rows(1, sys.maxsize) == 512
+    assert Estimate(seconds(3.01), seconds(3), 1, CPU).rows(1, sys.maxsize, is_suffix=True) == 512
     # Forward passes keep a few tensors, backward passes all of them; half of the free memory may be taken.
     monkeypatch.setattr(batch_size, "free", lambda device: 2 * 1024**2)
     limited = Estimate(Cost(1, written=2**18, largest=2**14), Cost(), 1, torch.device("meta"))
@@ -134,7 +134,7 @@ def test_a_chunk_takes_half_a_second_and_a_slow_network_gets_a_few_rows(monkeypa
 def test_batches_are_limited_by_the_page_and_to_reused_memory(monkeypatch):
     """Larger tensors use fresh pages in every layer; those of bfloat16 have half the size."""
     for limit, kept, precision, rows in ((5, 99, "float32", 5), (99, 6, "float32", 6), (99, 6, "bf16", 12)):
-        monkeypatch.setattr(batch_size, "reused_bytes", lambda kept=kept: kept * 4 * 24 * 10 * 8)
+        monkeypatch.setattr(batch_size, "reused_bytes", kept * 4 * 24 * 10 * 8)
         net = Slow(monkeypatch, each=1e-9)
         METHODS["rise"].function(net, images(), 1, samples=20)  # the first call runs other batches
         net.batches.clear()
@@ -149,8 +149,8 @@ def test_freed_memory_is_kept_if_the_c_library_supports_it():
 import explainers, sys, torch, resource
 from explainers.call import batch_size as memory
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096 if sys.platform == "linux" else 0
-before = memory.reused_bytes()
-print(explainers.keep_freed_memory(), before, memory.reused_bytes())
+before = memory.reused_bytes
+print(explainers.keep_freed_memory(), before, memory.reused_bytes)
 for _ in range(9): torch.ones(20_000_000)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 torch.ones(20_000_000)

@@ -70,7 +70,7 @@ def test_a_long_method_keeps_within_the_memory_of_a_job(monkeypatch: pytest.Monk
     row = 4 * sum(torch.Size(layer.shape).numel() for layer in layers)
     # Without the limit, the library uses more than three rows on any machine.
     monkeypatch.setattr("explainers.call.batch_size.SECONDS", 1e9)
-    monkeypatch.setattr("explainers.call.batch_size.reused_bytes", lambda: 2**32)
+    monkeypatch.setattr("explainers.call.batch_size.reused_bytes", 2**32)
     for memory, most in ((3 * row + 1, 3), (1, 1)):
         monkeypatch.setattr(limits, "MEMORY", memory)
         batches: list[int] = []

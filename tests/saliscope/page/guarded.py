@@ -75,9 +75,13 @@ async def send_request(
     headers: dict[str, str] | None = None,
     pause: float = 0.0,
     is_complete: bool = True,
+    left: asyncio.Event | None = None,
     **scope: Any,
 ) -> None:
-    """Send a request and note the answer. A client whose request is not complete sends nothing more and stays."""
+    """Send a request and note the answer. The client leaves at once after it, or when `left` is set.
+
+    A client whose request is not complete sends nothing more and stays.
+    """
     parts = [chunks] if isinstance(chunks, bytes) else list(chunks)
     queue = [
         {"type": "http.request", "body": part, "more_body": not is_complete or number < len(parts)}
@@ -90,8 +94,8 @@ async def send_request(
         if queue:
             seen.parts_read += 1
             return queue.pop(0)
-        if not is_complete:
-            await asyncio.Event().wait()
+        if not is_complete or left:
+            await (left or asyncio.Event()).wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:

@@ -255,17 +255,18 @@ def test_the_listener_of_a_call_is_found_by_its_event() -> None:
 
 
 def test_a_request_that_is_answered_at_once_listens_until_it_is_left() -> None:
-    found = list[bool]()
+    found, left = list[bool](), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         visitor = scope["state"]["visitor"]
         assert visitors.current.get() is visitor
         await receive()
         found.append(visitor.is_listening)
+        left.set()
         await receive()
         await asyncio.sleep(0)
         found.append(visitor.is_listening)
         await respond(send)
 
-    ask(path="/gradio_api/run/x", app=app, pause=0.5, client=("1.2.3.4", 1))
+    ask(path="/gradio_api/run/x", app=app, left=left, client=("1.2.3.4", 1))
     assert found == [True, False]

@@ -176,7 +176,7 @@ def test_the_command_with_clip(source, tmp_path, recwarn):
         *("--format", "json"),
     )
     assert code == 0, output
-    found = json.loads(output[output.index("{\n") :])
+    found, _ = json.JSONDecoder().raw_decode(output, output.index("{\n"))  # progress may follow
     assert found["names_by"] == "words.txt and clip" and (found["counts"]["tested"], found["counts"]["named"]) == (8, 0)
 
 
