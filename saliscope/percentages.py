@@ -1,4 +1,4 @@
-"""Shares and their changes as text, in one form. `formatShare` of page/wire.js is the same for scripts."""
+"""Shares, their changes and other numbers as text. `formatShare` of page/wire.js is the same for scripts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def points(difference: float) -> str:
     if size < 0.05:
         return f"{sign}<0.1 pp"
     return f"{sign}{_rounded(size, 1)} pp"
+
+
+def number(value: float, form: str = ".3g") -> str:
+    """Return a number with a true minus sign.
+
+    Example
+        >>> number(-0.12345), number(0.5, "+.2f")
+        ('−0.123', '+0.50')
+    """
+    return f"{value:{form}}".replace("-", "−")
 
 
 def _rounded(value: float, digits: int) -> str:

@@ -1,9 +1,10 @@
-"""Data classes of the results that the engine yields for a `Request` (request.py). Nothing here computes."""
+"""Data classes of the results that the engine yields for a `Request` (request.py). Nothing here runs a network."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from saliscope.images.bands import BandChoice
 from saliscope.zoo.text import Sentences
 
 TOP = 5  # listed classes
+PARTS = 1000
+"""A stopped map whose samples are not counted has a share of this many parts."""
 MEASURE = "cosine similarity"
 """The score of a sentence."""
 
@@ -173,6 +176,11 @@ class Settings:
     def takes_layer(self) -> bool:
         """Whether the method takes a layer."""
         return self.method.takes_layer
+
+    @property
+    def measure(self) -> str:
+        """The unit of the target."""
+        return "activation" if self.unit else self.loaded.measure
 
     @property
     def names(self) -> dict[str, str]:
@@ -354,6 +362,22 @@ class Answer(Result):
         if self.settings.sentences:
             return self.settings.sentences.name
         return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
+
+    @cached_property
+    def facts(self) -> explainers.Facts:
+        """What is known about the map without tests."""
+        loaded = self.settings.loaded
+        explanation = self.explanation if self.planes else replace(self.explanation, map=self.map[None])
+        found = replace(explanation.facts(0), unit=self.settings.measure)
+        found = found.with_probabilities(loaded.known_probabilities(self.probabilities), loaded.score)
+        if self.share < 1 and not found.is_stopped:  # its samples are not counted
+            found = replace(found, done=round(self.share * PARTS), planned=PARTS)
+        return found
+
+    @cached_property
+    def verdict(self) -> explainers.Verdict:
+        """The verdict on the map without tests."""
+        return explainers.judge_facts(self.facts)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -79,19 +79,18 @@ def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]
 
 
 def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explainers.Method:
-    methods = {method.name: method for method in model_cache.list_methods(loaded)}
-    default = model_cache.default_method(loaded, list(methods))
-    name = request.method
+    default, name = model_cache.default_method(loaded), request.method
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
-        name = default  # the default that the page chose for the previous model
+        return default  # the default that the page chose for the previous model
     known = explainers.METHODS.get(name)
     if known and known.returns not in model_cache.MAPS:
-        notes.append(method_messages.no_map(known.title, methods[default].title))
-        name = default
-    elif known and (reason := model_cache.why_not(known, loaded)):
-        notes.append(method_messages.unsuitable(known.title, reason, methods[default].title))
-        name = default
-    return methods[_find(name, list(methods), default, messages.METHOD, notes)]
+        notes.append(method_messages.no_map(known.title, default.title))
+        return default
+    if known and (reason := model_cache.why_not(known, loaded)):
+        notes.append(method_messages.unsuitable(known.title, reason, default.title))
+        return default
+    listed = [method.name for method in model_cache.list_methods(loaded)]
+    return explainers.METHODS[_find(name, listed, default.name, messages.METHOD, notes)]
 
 
 def _class(name: str, classes: list[str], notes: list[str]) -> int | None:
@@ -381,7 +380,7 @@ def first_plane(maps: torch.Tensor) -> torch.Tensor:
 def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     """Return Grad-CAM at every block, else at every stage, or None for a network without comparable layers."""
     settings, loaded = answer.settings, answer.settings.loaded
-    target = answer.detected_object.target if answer.scene else scene.target_of(settings) or answer.target
+    target = scene.target_of_answer(answer)
     for names in (scene.blocks_of(settings), scene.stages_of(settings)):  # one layer without a map fails the sweep
         if len(names) < 2:
             continue

@@ -14,7 +14,6 @@ import torch
 from explainers import Method, Verdict
 from saliscope.compute import messages, model_cache, removal
 from saliscope.compute.answers import Answer, Refining
-from saliscope.compute.verdict import verdict_of
 from saliscope.percentages import percent
 
 MOST = 0.5
@@ -127,7 +126,7 @@ def headline(step: Answer, verdict: Verdict | None = None) -> list[str]:
     the mass of the map if the verdict allows it, else the verdict. A verdict that no test could change is given in any
     case. `verdict` is the one after the tests of the map.
     """
-    verdict = verdict or verdict_of(step)
+    verdict = verdict or step.verdict
     if even := step.settings.loaded.no_preference(step.probabilities):
         return [_prediction(step), even]
     if verdict.code == "planes":
@@ -154,21 +153,16 @@ def _prediction(step: Answer | Refining) -> str:
     """Return the explained target, or the top prediction if the method is class-agnostic, with its score."""
     settings = step.settings
     if settings.unit:
-        return f"{_capitalize(step.name)}."
+        return f"{messages.capitalize(step.name)}."
     if settings.loaded.no_preference(step.probabilities):
         return SENTENCES["no_preference"][1]
     if settings.sentences:
         return _say("prediction", name=messages.subject(step), score=messages.confidence(step))
     if settings.method.reads_class or not step.top:
-        return _say("prediction", name=_capitalize(step.name), score=messages.confidence(step))
+        return _say("prediction", name=messages.capitalize(step.name), score=messages.confidence(step))
     index, share = step.top[0]
-    name = _capitalize(settings.loaded.names[index])
+    name = messages.capitalize(settings.loaded.names[index])
     return _say("prediction", name=name, score=messages.class_score(share, settings.loaded))
-
-
-def _capitalize(name: str) -> str:
-    """Return a name for the start of a sentence; `str.capitalize` would change "German shepherd"."""
-    return name[:1].upper() + name[1:]
 
 
 def _position(step: Answer, verdict: Verdict) -> str:
@@ -201,11 +195,9 @@ def next_step(step: Answer) -> dict[str, Any] | None:
     if settings.unit:
         return None
     if not settings.method.reads_class:
-        listed = model_cache.list_methods(settings.loaded)
-        name = model_cache.default_method(settings.loaded, [method.name for method in listed])
-        title = next(method.title for method in listed if method.name == name)
+        default = model_cache.default_method(settings.loaded)
         noun = "sentence" if settings.sentences else messages.CLASS
-        return {"label": messages.explain_with(title, noun), "choose": {"method": name}}
+        return {"label": messages.explain_with(default.title, noun), "choose": {"method": default.name}}
     names = [settings.class_names[index] for index, _ in step.top]
     if settings.sentences:
         names = settings.sentences.listed[1:]

@@ -77,6 +77,11 @@ def short(name: str, longest: int = 60) -> str:
     return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
+def capitalize(name: str) -> str:
+    """Return a name for the start of a sentence; `str.capitalize` would change "German shepherd"."""
+    return name[:1].upper() + name[1:]
+
+
 CONNECTING = "Connecting…"
 """The status of the stored answer until the server answers."""
 
@@ -219,14 +224,7 @@ def subject(step: Answer | Refining) -> str:
 
 def unit(settings: Settings) -> str:
     """Return the unit of the values of the map. The target of a detector is a score, not a logit."""
-    return settings.method.unit.replace("logit", measure(settings))
-
-
-def measure(settings: Settings) -> str:
-    """Return the unit of the target."""
-    if settings.unit:
-        return "activation"
-    return settings.loaded.measure
+    return settings.method.unit.replace("logit", settings.measure)
 
 
 def overlay(step: Answer | Refining, plane: torch.Tensor) -> dict[str, str]:
@@ -260,14 +258,15 @@ COMPARES_CLASSES = (
 )
 
 
-def status(kind: str, *parts: str | dict[str, Any], ident: int, fraction: float | None = None) -> dict[str, Any]:
-    """Return a status line; `kind` is "idle", "busy", "done", "stopped" or "error"."""
-    return {
-        "id": ident,
-        "kind": kind,
-        "fraction": fraction,
-        "parts": [{"text": p} if isinstance(p, str) else p for p in parts],
-    }
+def status(
+    kind: str, *parts: str | dict[str, Any], ident: int | None = None, fraction: float | None = None
+) -> dict[str, Any]:
+    """Return a status line; `kind` is "idle", "busy", "done", "stopped" or "error".
+
+    Without `ident`, scripts use the ID of the message.
+    """
+    line = {"kind": kind, "fraction": fraction, "parts": [{"text": p} if isinstance(p, str) else p for p in parts]}
+    return line if ident is None else {"id": ident, **line}
 
 
 def code(text: str) -> dict[str, Any]:

@@ -237,12 +237,13 @@ def list_methods(loaded: LoadedModel) -> list[explainers.Method]:
     return [m for m in explainers.METHODS.values() if m.returns in MAPS and why_not(m, loaded) is None]
 
 
-def default_method(loaded: LoadedModel, available: list[str]) -> str:
+def default_method(loaded: LoadedModel) -> explainers.Method:
     """Return the default method for this model."""
+    available = {method.name: method for method in list_methods(loaded)}
     wanted = [DEFAULTS[loaded.detects_objects], WITHOUT_LAYER]
     if loaded.encodes_text:
         wanted.insert(0, FOR_SENTENCES)
-    return next((name for name in wanted if name in available), available[0])
+    return next(available[name] for name in [*wanted, *available] if name in available)
 
 
 def why_not(method: explainers.Method, loaded: LoadedModel) -> str | None:

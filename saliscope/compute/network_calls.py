@@ -156,13 +156,6 @@ def remove_brightest(
     return run(name, function, images, maps=maps, **keywords, **progress_options(progress))
 
 
-def randomize(
-    name: str, images: torch.Tensor, method: str, progress: Callable[[Any], bool], **keywords: Any
-) -> explainers.Randomization:
-    """`explainers.randomization_test` of a method on one image."""
-    return run(name, explainers.randomization_test, images, method=method, **keywords, **progress_options(progress))
-
-
 def recommend(
     name: str, images: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Recommendation:
@@ -208,18 +201,6 @@ def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -
     return {name: explainers.place(each, layers[name]) for name, each in maps.items()}
 
 
-def effects(
-    name: str,
-    images: torch.Tensor,
-    target: int | explainers.Target,
-    layer: str,
-    progress: Callable[[Any], bool],
-) -> torch.Tensor:
-    """Return the drop of the target score when each channel is removed, float32 [K]."""
-    options = {"target": target, "layer": layer, **progress_options(progress)}
-    return run(name, explainers.channel_effects, images, **options)[0].float()
-
-
 def effect(
     name: str, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
 ) -> float:
@@ -242,23 +223,20 @@ def _effect(
             return (original - score(_logits(network(images))))[0]
 
 
-def measure_gradients(
-    network: Any,
-    images: torch.Tensor,
-    target: int | explainers.Target,
-    layers: list[str],
-    measure: Callable[[torch.Tensor], R],
-) -> dict[str, R]:
-    """Return `measure` of the gradient of the score at each layer output, without layers that get no gradient."""
-    results: dict[str, R] = {}
+def layer_gradients(
+    network: Any, images: torch.Tensor, target: int | explainers.Target, layers: list[str]
+) -> dict[str, tuple[float, float]]:
+    """Return the norm of the gradient of the score at each layer output, and the fraction of zeros in the gradient.
 
-    def recording(name: str) -> Callable[[torch.Tensor], None]:
-        def record(gradient: torch.Tensor) -> None:
-            results[name] = measure(gradient.detach())
+    A layer without a gradient has (0, 1).
+    """
+    results = dict.fromkeys(layers, (0.0, 1.0))
 
-        return record
+    def record(name: str, gradient: torch.Tensor) -> None:
+        values = gradient.detach().cpu().double()  # squares may underflow in float32, and not all devices have float64
+        results[name] = float(values.norm()), float((values == 0).double().mean())
 
-    with torch.enable_grad(), explainers.edit_gradients({(network, name): recording(name) for name in layers}):
+    with torch.enable_grad(), explainers.edit_gradients({(network, name): partial(record, name) for name in layers}):
         inputs = images.detach().clone().requires_grad_()
         score = (explainers.Logit(target) if isinstance(target, int) else target)(network(inputs))
         torch.autograd.grad(score.sum(), inputs)  # does not change `.grad` of the parameters
@@ -268,11 +246,6 @@ def measure_gradients(
 def _logits(output: Any) -> Any:
     """Return the logits of a Hugging Face output, or any other output unchanged."""
     return getattr(output, "logits", output)
-
-
-def reaches(name: str, images: torch.Tensor, target: explainers.Target, layer: str) -> bool:
-    """Return whether the target score has a gradient at the layer output."""
-    return bool(run(name, explainers.hires_cam, images, target=target, layer=layer, relu=False).any())
 
 
 def sweep(

@@ -98,6 +98,12 @@ def from_api(image: Any = None, options: Any = None, **names: Any) -> Request:
     return Request(image, **checked, options=_object(options))
 
 
+def parse_cell(value: Any) -> tuple[int, int] | None:
+    """Return a cell (row, column) that a script sent, or None for anything else."""
+    fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
+    return (value[0], value[1]) if fits else None
+
+
 def _image(image: Any) -> str:
     """Return the path of an uploaded file."""
     path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)

@@ -83,6 +83,12 @@ def target_of(settings: Settings) -> int | explainers.Target | None:
     return explainers.unit(*settings.unit) if settings.unit else settings.target
 
 
+def target_of_answer(answer: Answer) -> int | explainers.Target:
+    """Return the explained target; that of the top class is its index."""
+    target = answer.detected_object.target if answer.scene else target_of(answer.settings)
+    return answer.target if target is None else target
+
+
 def subject_of(settings: Settings, crop: Image.Image, images: torch.Tensor) -> Subject | None:
     """Return the requested class or sentence, the top prediction (also if a channel is explained), or the object.
 
@@ -245,7 +251,8 @@ def nearer_layer(scene: Scene, images: torch.Tensor) -> Settings | None:
     names = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     earlier = names[: names.index(loaded.default)]
     for name in reversed(earlier):
-        if network_calls.reaches(loaded.name, images, scene.chosen.target, name):
+        options = {"target": scene.chosen.target, "layer": name, "relu": False}
+        if network_calls.run(loaded.name, explainers.hires_cam, images, **options).any():  # it has a gradient there
             return replace(settings, layer=name)
     return None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from saliscope.percentages import number
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -38,11 +40,6 @@ def quoted(sentences: Sentences) -> str:
     """Return the target in words."""
     against = f" compared with “{sentences.against}”" if sentences.against else ""
     return f"“{sentences.own}”{against}"
-
-
-def number(value: float) -> str:
-    """Return a cosine similarity with three digits and a true minus sign."""
-    return f"{value:.3g}".replace("-", "−")
 
 
 def similarity(values: Sequence[float]) -> str:

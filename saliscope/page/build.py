@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,20 +105,15 @@ def _thumbnails(_: Request) -> Response:
     return Response(examples.thumbnails(), media_type="image/jpeg")
 
 
-def _preview(_: Request) -> Response:
-    """Answer a request for the image of a link to the page."""
-    return FileResponse(PREVIEW)
-
-
 def _units(request: Request) -> Response:
     """Answer a request for the images of the channels of a layer."""
     data = proxy.features().channels.sprite(request.path_params["name"])
     return Response(status_code=404) if data is None else Response(data, media_type="image/webp")
 
 
-def _example_run(_: Request) -> Response:
-    """Answer a request for the run that the training lab shows first."""
-    return FileResponse(PAGE / "lab" / "example.json")
+def _file(path: Path) -> Callable[[Request], Response]:
+    """Return a function that answers requests for a file."""
+    return lambda _: FileResponse(path)
 
 
 def _end_session(request: gr.Request) -> None:
@@ -213,9 +208,9 @@ def _routes(script: bundle.Bundle, agents: Agents | None, monitoring: Monitoring
         *(agents.routes if agents else []),
         *(monitoring.routes if monitoring else []),
         Route(f"/hl/{examples.thumbnails_name()}", _thumbnails),
-        Route(f"/hl/{PREVIEW.name}", _preview),
+        Route(f"/hl/{PREVIEW.name}", _file(PREVIEW)),
         Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
-        Route("/hl/lab/example.json", _example_run),
+        Route("/hl/lab/example.json", _file(PAGE / "lab" / "example.json")),
         Route("/hl/units/{name}", _units),
     ]
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from saliscope import limits
 from saliscope.compute import engine, messages
-from saliscope.compute.answers import Settings
+from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.places import places
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.request import Request, from_form
+from saliscope.compute.request import Request, from_form, parse_cell
 from saliscope.errors import Refused
 from saliscope.page.elements import Part
-from saliscope.page.wire import Updates, new_number, pack
+from saliscope.page.wire import Updates, pack
 
 Handler = Callable[["Ask"], Iterator[Updates] | None]
 
@@ -28,8 +29,6 @@ PAGE = "hl-page"
 """The id of the page, whose events are questions about the settings."""
 HANDLERS: dict[tuple[str, str], Handler] = {}
 """What answers an event of a part, by the id of the part and the name of the event."""
-FOLLOWERS: dict[Part, Callable[[Settings], Any]] = {}
-"""Parts that follow the settings, and functions that return their values."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,10 @@ class Ask:
         value = self.data.get(name)
         return value if type(value) is int else default
 
+    def cell(self) -> tuple[int, int] | None:
+        """Return the cell (row, column) that the script sent, or None."""
+        return parse_cell(self.data.get("cell"))
+
 
 def parse(data: Any, session: str | None) -> Ask:
     """Return the request that a script sent; what has the wrong type is left out."""
@@ -106,18 +109,9 @@ def stop_on(part: Part, job: str) -> None:
     HANDLERS[part.id, "stop"] = lambda ask: runs.stop(ask.job(job))
 
 
-def follow(part: Part) -> Callable[[Callable[[Settings], Any]], Callable[[Settings], Any]]:
-    """Return a decorator for the function that returns the value of a part for resolved settings."""
-
-    def register(value: Callable[[Settings], Any]) -> Callable[[Settings], Any]:
-        FOLLOWERS[part] = value
-        return value
-
-    return register
-
-
-def respond(ask: Ask) -> Iterator[str]:
-    """Answer a request with messages as JSON. An event that no part has is not answered."""
+def respond(event: Any, session: str | None) -> Iterator[str]:
+    """Answer an event of the page in a session with messages as JSON. An event that no part has is not answered."""
+    ask = parse(getattr(event, "_data", None), session)
     handler = HANDLERS.get((ask.part, ask.event))
     for updates in (handler(ask) if handler else None) or ():
         yield pack(updates, ask.number if ask.part == PAGE else None)
@@ -133,14 +127,16 @@ def run_job(
     number: int | None = None,
     seconds: float = limits.SECONDS,
     unknown: str = messages.UNKNOWN,
+    stopped: str = "",
     place: str = "",
 ) -> Iterator[Updates]:
     """Run a handler as a new job: yield `steps(run)`; an error becomes `show_error(message)`.
 
     `name` is the session of the visitor, or "session/part" for jobs that run at the same time as the explanation. A
     previous job with that name is stopped and its results are not shown. If the latest job answers the same `question`,
-    a new job only starts with `again`. A job with a smaller `number` than the latest one does not start. A job without
-    an image names the kind of its `place` in `limits.PLACES`.
+    a new job only starts with `again`. A job with a smaller `number` than the latest one does not start. `stopped`
+    replaces the message of an error after the visitor has stopped the job. A job without an image names the kind of its
+    `place` in `limits.PLACES`.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -160,10 +156,54 @@ def run_job(
                     yield step
         except Exception as error:
             run.failure = error
+            message = engine.message_of(error, unknown)
             if not run.superseded:
-                yield show_error(engine.message_of(error, unknown))
+                yield show_error(stopped if stopped and run.cancelled else message)
 
 
-def error_line(message: str) -> dict[str, Any]:
-    """Return an error message as the value of a status line."""
-    return messages.status("error", message, ident=new_number())
+def answer_ticket(
+    ask: Ask,
+    part: Part,
+    name: str,
+    work: Callable[[Run], Iterator[Any]],
+    show: Callable[[Any], dict[str, Any]],
+) -> Iterator[Updates]:
+    """Run `work(run)` as the job `name` of a part, and answer with the `ticket` of the request.
+
+    The value of the part has `waiting` and a `fraction`, or the fields `show(step)`, or `refused`.
+    """
+
+    def pack(**fields: Any) -> Updates:
+        return {part: {"ticket": ask.integer("ticket", 0), **fields}}
+
+    def steps(run: Run) -> Iterator[Updates]:
+        for step in work(run):
+            is_waiting = isinstance(step, Waiting)
+            yield pack(waiting=step.message, fraction=step.fraction) if is_waiting else pack(**show(step))
+
+    yield from run_job(ask.job(name), steps, lambda message: pack(refused=message))
+
+
+def answer_number(
+    ask: Ask,
+    part: Part,
+    name: str,
+    work: Callable[[Run], Iterator[Any]],
+    show: Callable[[Any], dict[str, Any]],
+) -> Iterator[Updates]:
+    """Run `work(run)` as the job `name` of a part, unless its request has a smaller `number` than the latest one.
+
+    The value of the part has the number, a `state`, a `text` and a `fraction`, and the fields `show(step)`.
+    """
+    number = ask.integer("number", 0)
+
+    def pack(state: str = "done", text: str = "", fraction: float | None = None, **fields: Any) -> Updates:
+        return {part: {"number": number, "state": state, "text": text, "fraction": fraction, **fields}}
+
+    def steps(run: Run) -> Iterator[Updates]:
+        for step in work(run):
+            is_waiting = isinstance(step, Waiting)
+            yield pack("waiting", step.message, step.fraction) if is_waiting else pack(**show(step))
+
+    show_error = partial(pack, "refused")
+    yield from run_job(ask.job(name), steps, show_error, question=str(number), number=number)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from saliscope.page import events
-from saliscope.page.api import snippets
 from saliscope.page.batch import batch
 from saliscope.page.channels import arithmetic, changing, channels
 from saliscope.page.compare import compare
@@ -22,7 +18,6 @@ from saliscope.page.share import bundle
 from saliscope.page.trust import trust
 
 FEATURES = (
-    snippets,
     batch,
     arithmetic,
     changing,
@@ -40,8 +35,4 @@ FEATURES = (
     trust,
 )
 """The modules that register the handlers."""
-
-
-def respond(event: Any, session: str | None) -> Iterator[str]:
-    """Answer an event of the page in a session with messages as JSON."""
-    yield from events.respond(events.parse(getattr(event, "_data", None), session))
+respond = events.respond

@@ -77,7 +77,10 @@ function receive(message) {
   newest = Math.max(newest, message.id);
   if (seen.size > MEMORY) seen.delete(seen.values().next().value);
   if (message.question && message.question < number) return; // of a former question
-  const values = Object.entries(message.parts).map(([id, value]) => ({ id, props: { value } }));
+  const values = Object.entries(message.parts).map(([id, value]) => ({
+    id,
+    props: { value: withId(value, message.id) },
+  }));
   const changed = [...values, ...Object.entries(message.props).map(([id, props]) => ({ id, props }))]
     .filter(({ id }) => parts.has(id))
     .map(({ id, props }) => ({ part: parts.get(id), props: differences(parts.get(id).props, props) }));
@@ -88,6 +91,9 @@ function receive(message) {
   if (answer) answered = JSON.stringify(settings());
   updateState({ answered: answer }); // last, because it lets parts ask for what follows
 }
+
+/** Return the value of a part with an `id`, by default that of its message, see `markDrawn`. */
+const withId = (value, id) => (Object(value) === value ? { id, ...value } : value);
 
 /** Return the new props that differ from the old ones; objects always do. */
 function differences(old, props) {
@@ -115,7 +121,7 @@ export const newestMessage = () => newest;
 /** Return the settings that the page shows. */
 export function settings() {
   const value = (id) => parts.get(id).props.value;
-  const { schema, ...options } = value("hl-options") || {};
+  const { schema, id, ...options } = value("hl-options") || {};
   return {
     image: state.image?.image || null,
     model: value("hl-model"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+import explainers
 from saliscope.compute.answers import Settings
 
 
@@ -32,18 +33,6 @@ class Product:
 
 
 @dataclass(frozen=True)
-class PathPart:
-    """A part of the strongest path, as `explainers.PathStep`."""
-
-    name: str
-    kind: str
-    channel: int | None
-    cell: tuple[int, int] | None
-    input: float
-    weight: float
-
-
-@dataclass(frozen=True)
 class Arithmetic:
     """The sum of products of one value, the operations after it, and the strongest path back."""
 
@@ -59,7 +48,7 @@ class Arithmetic:
     others: float
     """The sum of the products that are not listed."""
     operations: list[Operation]
-    path: list[PathPart]
+    path: tuple[explainers.PathStep, ...]
     first_channel: int
     inputs: torch.Tensor | None
     """The patch [C, kh, kw] of a convolution that is larger than 1 × 1, else None."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import explainers
 from saliscope.compute import engine, network_calls
-from saliscope.compute.arithmetic.answers import Arithmetic, Operation, PathPart, Product, ValueOf
+from saliscope.compute.arithmetic.answers import Arithmetic, Operation, Product, ValueOf
 from saliscope.compute.channels import messages as channel_messages
 from saliscope.compute.channels import network as channels_network
 from saliscope.compute.channels.engine import cell_of
@@ -64,7 +64,7 @@ def _trace(network: Any, images: Any, *, layer: str, channel: int, cell: tuple[i
         largest=products,
         others=float(total.products.sum()) - sum(each.input * each.weight for each in products),
         operations=[Operation(step.kind, step.name, step.before, step.after, step.numbers) for step in traced.steps],
-        path=[PathPart(s.name, s.kind, s.channel, s.cell, s.input, s.weight) for s in traced.path],
+        path=traced.path,
         first_channel=first,
         inputs=patch[0],
         weights=patch[1],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from saliscope import percentages
+
 if TYPE_CHECKING:
-    from saliscope.compute.arithmetic.answers import Operation, PathPart, Product, ValueOf
+    from explainers import PathStep
+    from saliscope.compute.arithmetic.answers import Operation, Product, ValueOf
 
 ACTIVATIONS = {
     "relu": "ReLU",
@@ -45,9 +49,7 @@ TERMS = {
 """Labels used by the scripts in page/arithmetic/."""
 
 
-def number(value: float) -> str:
-    """Return a number with four digits and a true minus sign."""
-    return f"{value:.4g}".replace("-", "−")
+number = partial(percentages.number, form=".4g")
 
 
 def title(step: ValueOf) -> str:
@@ -134,8 +136,8 @@ def _input(channel: int | None, cell: tuple[int, int] | None, is_color: bool = F
     return which if cell is None else f"{which}, row {cell[0] + 1}, column {cell[1] + 1}"
 
 
-def path(part: PathPart) -> str:
+def path(part: PathStep) -> str:
     """Return a part of the strongest path in one sentence."""
     layer = part.name or {"mean": "a mean", "product": "a product"}.get(part.kind, part.kind)
     source = _input(part.channel, part.cell)
-    return f"{layer}: {source}; {number(part.input)} × {number(part.weight)} = {number(part.input * part.weight)}"
+    return f"{layer}: {source}; {number(part.input)} × {number(part.weight)} = {number(part.product)}"

@@ -15,7 +15,6 @@ import torch
 from saliscope import __version__
 from saliscope.compute import messages, model_cache
 from saliscope.compute.answers import Answer, LoadedModel
-from saliscope.compute.verdict import verdict_of
 from saliscope.images.pixels import pixel_hash
 
 FORMAT, VERSION = "saliscope-bundle", 1
@@ -45,7 +44,7 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "subject": messages.subject(step),
         "similarities": step.probabilities.tolist() if settings.sentences and step.probabilities is not None else None,
         "unit": messages.unit(settings),
-        "verdict": verdict_of(step).sentence,
+        "verdict": step.verdict.sentence,
         "share": step.share,
         "seconds": round(step.explanation.seconds, 3),
         "device": step.explanation.device,

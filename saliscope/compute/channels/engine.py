@@ -6,11 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
 
+import explainers
 from saliscope.compute import engine, network_calls, scene
 from saliscope.compute.answers import Settings, Subject, Waiting
 from saliscope.compute.channels import messages, network
@@ -126,15 +128,15 @@ def channel(request: Request, number: int, run: Run, cell: tuple[int, int] | Non
     if cell is not None:
         _check_cell(cell, plane.shape)
     yield Channel(inputs.settings, inputs.crop, inputs.ids, number, len(maps), plane)
-    steps: tuple[Callable[..., Step], ...] = (
-        (_contribution, _input_gradient, _receptive_fields) if cell is None else (_input_gradient,)
-    )
+    steps: list[Callable[[], Step]] = [partial(_input_gradient, inputs, number, plane, cell)]
+    if cell is None:
+        steps = [partial(_contribution, inputs, number), *steps, partial(_receptive_fields, inputs)]
     for step in steps:
         if run.stopped():
             return
         with turns.enqueue(run, long=False) as turn:
             yield from engine.wait_turn(turn)
-            yield step(inputs, number, plane, cell)
+            yield step()
 
 
 def _check_cell(cell: tuple[int, int], grid: Sequence[int]) -> None:
@@ -211,11 +213,10 @@ def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
 
 def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: Any) -> Generator[Step, None, Any]:
     def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        return network_calls.effects(settings.loaded.name, images, subject.target, settings.layer, report)
+        options = {"target": subject.target, "layer": settings.layer, **network_calls.progress_options(report)}
+        return network_calls.run(settings.loaded.name, explainers.channel_effects, images, **options)[0].float()
 
-    effects = yield from engine.stream(
-        work, turn.run, lambda partial: Waiting(messages.EFFECTS, partial.fraction), turn
-    )
+    effects = yield from engine.stream(work, turn.run, lambda step: Waiting(messages.EFFECTS, step.fraction), turn)
     if turn.run.stopped():
         raise Refused(messages.EFFECTS_STOPPED)
     return effects
@@ -236,7 +237,7 @@ def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tup
     )
 
 
-def _contribution(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> Contribution:
+def _contribution(inputs: _Inputs, number: int) -> Contribution:
     settings, images = inputs.settings, inputs.images
     subject = scene.subject_of(settings, inputs.crop, images)
     if subject is None:
@@ -251,9 +252,7 @@ def _contribution(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple
     return Contribution(settings, number, subject, parts, effect, reason)
 
 
-def _receptive_fields(
-    inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None
-) -> ReceptiveFields:
+def _receptive_fields(inputs: _Inputs) -> ReceptiveFields:
     height, width = inputs.images.shape[2:]
     name, layer = inputs.settings.loaded.name, inputs.settings.layer
     return ReceptiveFields(network.receptive_fields(name, layer, tuple(inputs.images.shape[1:])), (width, height))

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from saliscope.compute import messages
-from saliscope.percentages import percent
+from saliscope.percentages import number, percent
 
 if TYPE_CHECKING:
     from saliscope.compute.answers import Answer, Settings
@@ -196,11 +196,11 @@ def measured(step: Measures) -> str:
     if step.subject is None:
         row, column = step.cell or (0, 0)
         return f"Value at the cell in row {row + 1}, column {column + 1}."
-    unit = _measure(step.settings)
+    unit = step.settings.loaded.measure
     if step.kind == "effect":
         return f"Effect: drop of the {unit} of {step.subject.name} when the channel is set to zero."
     total = float(step.values.double().sum())
-    return f"Gradient × activation for {step.subject.name}: {_signed(total)} {_units(unit)} in total."
+    return f"Gradient × activation for {step.subject.name}: {number(total, '+.3g')} {_units(unit)} in total."
 
 
 def unit_test(unit: Unit) -> str:
@@ -259,12 +259,11 @@ def facts(step: Channel, sparsity: float) -> list[list[str]]:
     """Return the statistics of the open channel."""
     plane = step.map
     rows = [
-        ["Mean", f"{float(plane.mean()):.4g}"],
-        ["Largest", f"{float(plane.max()):.4g}"],
-        ["Smallest", f"{float(plane.min()):.4g}"],
+        ["Mean", number(float(plane.mean()), ".4g")],
+        ["Largest", number(float(plane.max()), ".4g")],
+        ["Smallest", number(float(plane.min()), ".4g")],
         ["Zeros", percent(float((plane == 0).float().mean()))],
     ]
-    rows = [[name, text.replace("-", "−")] for name, text in rows]
     return rows + ([["Sparsity", f"{sparsity:.2f}"]] if sparsity == sparsity else [])
 
 
@@ -272,26 +271,24 @@ def contribution(step: Contribution) -> list[str]:
     """Return the lines about the contribution of the channel to the class score."""
     if step.subject is None:
         return [step.reason]
-    unit, name, lines = _measure(step.settings), step.subject.name, []
+    unit, name, lines = step.settings.loaded.measure, step.subject.name, []
     if step.parts is not None:
         own, total = float(step.parts[step.number]), float(step.parts.double().sum())
+        positive = float(step.parts.clamp(min=0).double().sum())
         rank = int((step.parts > step.parts[step.number]).sum()) + 1
         position = f"rank {rank:,} of {len(step.parts):,} channels" if own else "no contribution"
-        lines.append(f"Gradient × activation: {_signed(own)} {_units(unit)}{_percent(own, step.parts)}, {position}.")
         lines.append(
-            f"All channels: {_signed(total)} ({_signed(float(step.parts.clamp(min=0).double().sum()))} positive, "
-            f"{_signed(float(step.parts.clamp(max=0).double().sum()))} negative)."
+            f"Gradient × activation: {number(own, '+.3g')} {_units(unit)}{_percent(own, step.parts)}, {position}."
+        )
+        lines.append(
+            f"All channels: {number(total, '+.3g')} ({number(positive, '+.3g')} positive, "
+            f"{number(total - positive, '+.3g')} negative)."
         )
     else:
         lines.append(step.reason)
     if step.effect is not None:
         lines.append(f"With this channel set to zero, the {unit} of {name} {_change(step.effect)}.")
     return lines
-
-
-def _measure(settings: Settings) -> str:
-    """Return the unit of the class score, also if a channel is explained."""
-    return settings.loaded.measure
 
 
 def _percent(own: float, parts: Any) -> str:
@@ -323,7 +320,7 @@ def input_gradient(step: InputGradient) -> str:
         return f"The input gradient of the {where} is zero, so no pixel changes its value {step.value:.3g}."
     part = " Enlarged to the pixels that it depends on." if step.window else ""
     if step.before is not None:
-        value = "its value" if math.isnan(step.before) else f"{step.before:.3g}".replace("-", "−")
+        value = "its value" if math.isnan(step.before) else number(step.before)
         return (
             f"Input gradient of the {where} before the activation function, which sets {value} to {step.value:.3g}: "
             f"bright pixels change it most.{part}"
@@ -340,10 +337,6 @@ def planes(step: Answer) -> dict[str, Any]:
     """Return the labels used by page/maps/planes.js."""
     pager = messages.planes(step)
     return {**pager, "label": f"All {step.planes} {pager['word'].lower()}s"}
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "−")
 
 
 def _units(unit: str) -> str:

@@ -93,7 +93,7 @@ def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step 
     question = yield from _question(panel_request, image, run)
     if panel_request.place or panel_request.runner_up:
         settings, full_image, images = engine.load_input(engine.resolve(question), question)
-        yield CropBox(_crop_box(settings, full_image))
+        yield CropBox(settings.loaded.model.preparation.window(*full_image.size))
         if panel_request.runner_up:
             with turns.enqueue(run, long=False) as turn:
                 yield from engine.wait_turn(turn)
@@ -123,8 +123,7 @@ def _question(panel_request: PanelRequest, image: str, run: Run) -> Generator[St
         name: value for name, value in panel_request.own.items() if name != "model"
     }
     if panel_request.by_class and not settings.method.reads_class and "method" not in panel_request.own:
-        listed = model_cache.list_methods(settings.loaded)
-        names["method"] = model_cache.default_method(settings.loaded, [method.name for method in listed])
+        names["method"] = model_cache.default_method(settings.loaded).name
     if panel_request.runner_up:
         names["target"] = ""
     if settings.loaded.encodes_text and not names["target"]:  # the first or the second sentence of the page
@@ -152,10 +151,6 @@ def _refuse_defaults(settings: Settings) -> None:
     """Refuse settings in which an unknown name was replaced by a default."""
     if settings.notes:
         raise Refused(page_messages.without_default(settings.notes[0]))
-
-
-def _crop_box(settings: Settings, image: Image.Image) -> tuple[float, float, float, float]:
-    return settings.loaded.model.preparation.window(*image.size)
 
 
 def _runner_up(settings: Settings, image: Image.Image, images: torch.Tensor) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.compute import messages
 from saliscope.compute.interventions.messages import CHANGE
-from saliscope.compute.text_messages import number as number_text
-from saliscope.percentages import percent
+from saliscope.percentages import number, percent
 
 if TYPE_CHECKING:
     from saliscope.compute.concepts.answers import Measured
@@ -66,7 +64,7 @@ def count(images: int) -> str:
 def effect(value: float) -> str:
     """Return an effect with its sign, in at most four decimals."""
     rounded = round(value, 4) or 0.0
-    return f"+{number_text(rounded)}" if rounded > 0 else number_text(rounded)
+    return number(rounded, "+.3g" if rounded > 0 else ".3g")
 
 
 def summary(step: Measured) -> str:
@@ -74,7 +72,7 @@ def summary(step: Measured) -> str:
     concepts = step.found.concepts
     return (
         f"{len(concepts)} concepts of {concepts.layer} explain {percent(1 - concepts.error)} of the variance of its "
-        f"features in {count(concepts.images)}. Numbers: how far the {messages.measure(step.settings)} of "
+        f"features in {count(concepts.images)}. Numbers: how far the {step.settings.measure} of "
         f"{step.subject} falls without the concept."
     )
 

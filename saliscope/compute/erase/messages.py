@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saliscope.percentages import percent, points
+from saliscope.compute.messages import capitalize
+from saliscope.percentages import number, percent, points
 
 if TYPE_CHECKING:
     from saliscope.compute.answers import Answer, Refining
@@ -152,21 +153,19 @@ def change(before: float, after: float, has_probabilities: bool) -> str:
     difference = after - before
     if has_probabilities:
         return points(difference)
-    return f"{difference:+.3g}".replace("-", "−") if difference else "0"
+    return number(difference, "+.3g") if difference else "0"
 
 
 def value(score: float, has_probabilities: bool) -> str:
     """Return a score."""
-    if has_probabilities:
-        return percent(score)
-    return f"{score:.3g}".replace("-", "−")
+    return percent(score) if has_probabilities else number(score)
 
 
 def result(before: Answer, after: Answer) -> str:
     """Return the sentence about the explained class and the prediction after an edit."""
     loaded, names = before.settings.loaded, before.settings.class_names
     old, new = _scores(before, after)
-    text = f"{_capitalize(names[_explained(before)])}: {old} before, {new} after."
+    text = f"{capitalize(names[_explained(before)])}: {old} before, {new} after."
     first, last = before.top[0][0], after.top[0][0]
     if loaded.encodes_text:
         return text
@@ -185,12 +184,8 @@ def headline(before: Answer | Refining, after: Answer | Refining) -> list[str]:
     prediction = f"{names[last]}, {value(score, before.settings.loaded.has_probabilities)}."
     shown = f"After the edit: {even[:1].lower()}{even[1:]}" if even else f"After the edit: {prediction}"
     old, new = _scores(before, after)
-    change = f"{old} before" if last == explained else f"{_capitalize(names[explained])}: {old} before, {new} after"
+    change = f"{old} before" if last == explained else f"{capitalize(names[explained])}: {old} before, {new} after"
     return [shown, f"{change}{_kept(before, after)}."]
-
-
-def _capitalize(name: str) -> str:
-    return f"{name[:1].upper()}{name[1:]}"
 
 
 def _explained(before: Answer | Refining) -> int:

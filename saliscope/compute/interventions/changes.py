@@ -10,6 +10,7 @@ from saliscope.compute.channels.messages import no_channel
 from saliscope.compute.erase.second import second_image
 from saliscope.compute.interventions import messages
 from saliscope.compute.interventions.answers import Change
+from saliscope.compute.request import parse_cell
 from saliscope.errors import Refused
 
 LONGEST = 20_000
@@ -43,7 +44,7 @@ def parse(data: dict[str, Any]) -> Change:
     other = second_image(data.get("second"))
     if other is None:
         raise Refused(messages.NO_OTHER)
-    return Change(channels, kind, found, other, bool(data.get("positions")), _cell(data.get("cell")))
+    return Change(channels, kind, found, other, bool(data.get("positions")), parse_cell(data.get("cell")))
 
 
 def _number(name: str, text: Any) -> float | None:
@@ -58,11 +59,6 @@ def _number(name: str, text: Any) -> float | None:
     if not low <= value <= high:
         raise Refused(messages.wrong_number(name, text, low, high))
     return value
-
-
-def _cell(value: Any) -> tuple[int, int] | None:
-    fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
-    return (value[0], value[1]) if fits else None
 
 
 def parse_channels(text: str, count: int, layer: str) -> list[int]:

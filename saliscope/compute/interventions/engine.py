@@ -36,10 +36,8 @@ class _Inputs:
     images: torch.Tensor
     swapped: torch.Tensor | None
     change: Change
-
-    @property
-    def name(self) -> str:
-        return self.settings.loaded.name
+    name: str
+    """The name of the network."""
 
 
 def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
@@ -57,16 +55,11 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
         yield from engine.wait_turn(turn)
         target = scene.target_of(settings)
         found: dict[str, Any] = {}
-        new: explainers.Explanation | None = None
         if change.positions:
             top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
             found, place = yield from _positions(inputs, place, top, turn)
-        given = inputs.images, network.Edit(place, change, inputs.swapped)
-        if settings.method.long:
-            before, after = network.scores(name, *given)
-        else:
-            options = _options(inputs, target)
-            before, after, new = network.scores_and_map(name, settings.method.name, *given, **options)
+        edit, method = network.Edit(place, change, inputs.swapped), settings.method.name
+        before, after, new = network.scores_and_map(name, method, inputs.images, edit, **_options(inputs, target))
         shown, subject = explained(settings, target, before)
         answer = Changed(
             settings=settings,
@@ -79,12 +72,12 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
             **found,
         )
         if new is not None:
-            yield replace(answer, maps=_maps(_quick_old_map(inputs, shown, request), settings, new, 1.0))
+            yield replace(answer, maps=_maps(_quick_old_map(inputs, shown, request), new, 1.0))
             return
     yield answer
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
-        yield replace(answer, maps=(yield from _long_maps(inputs, place, shown, request, turn)))
+        yield replace(answer, maps=(yield from _long_maps(inputs, edit, shown, request, turn)))
 
 
 def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, None, _Inputs]:
@@ -102,7 +95,7 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
         _, _, swapped = engine.load_input(settings, replace(request, image=change.other))
         if swapped.shape != images.shape:
             raise Refused(messages.other_size(tuple(swapped.shape[2:]), tuple(images.shape[2:])))
-    return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change)
+    return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change, settings.loaded.name)
 
 
 def explained(
@@ -124,14 +117,8 @@ def class_changes(settings: Settings, before: torch.Tensor, after: torch.Tensor)
     return [ClassChange(names[index], float(old[index]), float(new[index])) for index in order]
 
 
-@dataclass(frozen=True)
-class _OldMap:
-    """The map of the unchanged network, and which plane it is for a method with several."""
-
-    map: torch.Tensor
-    plane: int
-
-
+_OldMap = tuple[torch.Tensor, int | None]
+"""The map of the unchanged network, and which plane it is for a method with several."""
 _old_maps: Recent[_OldMap] = Recent()
 """Those of quick methods by the key of their request, because several changes are made to one question."""
 
@@ -148,23 +135,22 @@ def _quick_old_map(inputs: _Inputs, target: int | explainers.Target, request: Re
 
 
 def _old_map(settings: Settings, explanation: explainers.Explanation, request: Request) -> _OldMap:
-    if not settings.method.planes:
-        return _OldMap(engine.first_plane(explanation.placed), 0)
-    number = engine.plane_number(explanation.raw[0], request.plane)
-    return _OldMap(engine.first_plane(engine.drawn_map(explanation, number)), number)
+    plane = engine.plane_number(explanation.raw[0], request.plane) if settings.method.planes else None
+    return engine.first_plane(engine.drawn_map(explanation, plane)), plane
 
 
-def _maps(old: _OldMap, settings: Settings, new: explainers.Explanation, share: float) -> Maps:
+def _maps(old: _OldMap, new: explainers.Explanation, share: float) -> Maps:
     """Return both maps; of a method with several planes, the plane that the page shows."""
-    shown = engine.drawn_map(new, old.plane if settings.method.planes else None)
-    return Maps(old.map, engine.first_plane(shown), share)
+    old_map, plane = old
+    return Maps(old_map, engine.first_plane(engine.drawn_map(new, plane)), share)
 
 
 def _long_maps(
-    inputs: _Inputs, place: Place, target: int | explainers.Target, request: Request, turn: Turn
+    inputs: _Inputs, edit: network.Edit, target: int | explainers.Target, request: Request, turn: Turn
 ) -> Generator[Any, None, Maps]:
     """Compute the maps of a long method; the old one may be cached."""
-    settings, share = inputs.settings, 1.0
+    settings, share, options = inputs.settings, 1.0, _options(inputs, target)
+    method = settings.method.name
     old = results_cache.find(settings) if request.use_cache else None
     parts = 1 if old else 2
 
@@ -176,30 +162,19 @@ def _long_maps(
         )
 
     if old is None:
-        work = partial(network_calls.explain, inputs.name, settings.method.name, inputs.images)
-        old = yield from engine.stream(
-            lambda report: work(progress=report, **_options(inputs, target)), turn.run, partial(waiting, 0), turn
-        )
+        work = partial(network_calls.explain, inputs.name, method, inputs.images, **options)
+        old = yield from engine.stream(work, turn.run, partial(waiting, 0), turn)
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
-    new = yield from engine.stream(
-        lambda report: _changed(inputs, place, target)(progress=report), turn.run, partial(waiting, parts - 1), turn
-    )
+    work = partial(network.explain, inputs.name, method, inputs.images, edit, **options)
+    new = yield from engine.stream(work, turn.run, partial(waiting, parts - 1), turn)
     if turn.run.cancelled:
         raise Refused(messages.STOPPED)
-    return _maps(_old_map(settings, old, request), settings, new, share if turn.run.stopped() else 1.0)
+    return _maps(_old_map(settings, old, request), new, share if turn.run.stopped() else 1.0)
 
 
 def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
     return {**inputs.settings.method_arguments, "target": target, "compare": False}
-
-
-def _changed(inputs: _Inputs, place: Place, target: int | explainers.Target) -> Callable[..., Any]:
-    """Return the function that explains the changed network."""
-    options = _options(inputs, target)
-    method = inputs.settings.method.name
-    edit = network.Edit(place, inputs.change, inputs.swapped)
-    return partial(network.explain, inputs.name, method, inputs.images, edit, **options)
 
 
 def _positions(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.compute import messages
-from saliscope.compute.text_messages import number as number_text
-from saliscope.percentages import percent, points
+from saliscope.compute.erase.messages import change, value
+from saliscope.percentages import number
 
 if TYPE_CHECKING:
     from saliscope.compute.interventions.answers import BeforeAfter, Changed, ClassChange
@@ -109,7 +109,7 @@ def title(step: Changed) -> str:
 
 
 def _what(change: Any, step: Changed) -> str:
-    numbers = {name: f"{value:g}".replace("-", "−") for name, value in change.numbers.items()}
+    numbers = {name: number(value, "g") for name, value in change.numbers.items()}
     if change.kind == "zeros":
         return "set to zero"
     if change.kind == "mean":
@@ -133,13 +133,8 @@ def _what(change: Any, step: Changed) -> str:
 def row(each: ClassChange, step: BeforeAfter) -> list[str]:
     """Return a class with its values before and after, and the difference, as text."""
     loaded = step.settings.loaded
-    if loaded.encodes_text or not loaded.has_probabilities:
-        return [number_text(each.before), number_text(each.after), _signed(each.after - each.before)]
-    return [percent(each.before), percent(each.after), points(each.after - each.before)]
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "−") if value else "0"
+    shares = loaded.has_probabilities and not loaded.encodes_text
+    return [value(each.before, shares), value(each.after, shares), change(each.before, each.after, shares)]
 
 
 def summary(step: BeforeAfter) -> str:
@@ -170,5 +165,5 @@ def note(step: BeforeAfter) -> str:
 
 def effects(step: Changed) -> tuple[str, str]:
     """Return the heading of the map of positions, and its unit."""
-    unit = messages.measure(step.settings)
+    unit = step.settings.measure
     return f"Change of the {unit} of {step.subject} by position", unit

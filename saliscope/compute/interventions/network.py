@@ -39,29 +39,18 @@ class Edit:
         return explainers.intervene(network, images, place.layer, channels=place.channels, cells=cells, value=value)
 
 
-def scores(name: str, images: torch.Tensor, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the scores of the network for one image before and after the change, both float32 [K].
+def scores_and_map(
+    name: str, method: str, images: torch.Tensor, edit: Edit, **keywords: Any
+) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation | None]:
+    """Return the scores of one image before and after the change, both float32 [K], and the map of a quick method.
+
+    `keywords` are those of `explainers.explain` with the changed network; the target None is the class before. One
+    call, because the page waits for it: two forward passes, and those of the method.
 
     Errors   as `explainers.intervene`
     """
-    before, after = network_calls.run(name, _scores, images, edit=edit)
-    return before[0].float(), after[0].float()
-
-
-def _scores(network: Any, images: torch.Tensor, *, edit: Edit) -> tuple[torch.Tensor, torch.Tensor]:
-    result = edit.intervene(network, images)
-    return result.before, result.after
-
-
-def scores_and_map(
-    name: str, method: str, images: torch.Tensor, edit: Edit, **keywords: Any
-) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
-    """Return `scores`, and `explainers.explain` with the changed network; the target None is the class before.
-
-    One call, because the page waits for it: two forward passes, and those of a quick method.
-    """
-    before, after, explanation = network_calls.run(name, _scores_and_map, images, method=method, edit=edit, **keywords)
-    return before[0].float(), after[0].float(), dataclasses.replace(explanation, images=None)
+    before, after, found = network_calls.run(name, _scores_and_map, images, method=method, edit=edit, **keywords)
+    return before[0].float(), after[0].float(), None if found is None else dataclasses.replace(found, images=None)
 
 
 def _scores_and_map(
@@ -72,8 +61,10 @@ def _scores_and_map(
     edit: Edit,
     target: int | explainers.Target | None,
     **keywords: Any,
-) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation]:
+) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation | None]:
     result = edit.intervene(network, images)
+    if explainers.METHODS[method].long:
+        return result.before, result.after, None
     explained = int(result.before.argmax()) if target is None else target
     with result.applied(network):
         return result.before, result.after, explainers.explain(method, network, images, explained, **keywords)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import explainers
-from saliscope.compute import network_calls
 from saliscope.compute.lab import expressions
 from saliscope.compute.lab.experiments import Plan
 from saliscope.compute.lab.expressions import Step
@@ -125,19 +124,3 @@ def _backward(plan: Plan, tensors: dict[str, Tensor], recorded: Pass, seed: Any,
             leaf = tensors[step.name].grad
             gradients.tensors[step.name] = None if leaf is None else leaf.detach().clone()
     return gradients
-
-
-def layer_norms(
-    network: nn.Module, images: Tensor, target: int | explainers.Target, layers: list[str]
-) -> dict[str, Tensor]:
-    """Return the norm of the gradient of the score at each layer output, and the fraction of zeros in the gradient.
-
-    A layer without a gradient has (0, 1).
-    """
-
-    def measure(gradient: Tensor) -> Tensor:
-        values = gradient.cpu().double()  # not all devices have float64
-        return torch.stack([values.norm(), (values == 0).double().mean()])
-
-    norms = network_calls.measure_gradients(network, images, target, layers, measure)
-    return {name: norms.get(name, torch.tensor([0.0, 1.0])) for name in layers}

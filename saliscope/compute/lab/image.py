@@ -11,7 +11,6 @@ from saliscope.compute import engine, network_calls, scene
 from saliscope.compute.answers import Settings, Step
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
-from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
@@ -59,6 +58,8 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
         if subject is None:
             raise Refused(settings.refusal or messages.NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]
-        measured = network_calls.run(loaded.name, lab_engine.layer_norms, images, target=subject.target, layers=names)
-    pairs = [measured[layer.name].tolist() for layer in loaded.layers]
-    yield Depth(settings, subject.name, loaded.layers, [norm for norm, _ in pairs], [zero for _, zero in pairs])
+        measured = network_calls.run(
+            loaded.name, network_calls.layer_gradients, images, target=subject.target, layers=names
+        )
+    norms, zeros = zip(*measured.values(), strict=True) if measured else ((), ())
+    yield Depth(settings, subject.name, loaded.layers, list(norms), list(zeros))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from saliscope.compute import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,10 +267,8 @@ def slope_by_exponent(source: str) -> str:
     return f"the derivative of {source} with respect to its exponent needs the logarithm of a negative number"
 
 
-def short(text: Any, longest: int = 24) -> str:
-    """Truncate a user-provided text."""
-    text = " ".join(str(text).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+short = partial(messages.short, longest=24)
+"""Truncate a user-provided text."""
 
 
 # Training

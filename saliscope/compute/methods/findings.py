@@ -214,13 +214,6 @@ def _non_finite(context: FindingContext) -> Message:
     return f"{first}, so the map is not reliable. Try another image{precise}. If this does not help, check the weights."
 
 
-def _unusual_size(context: FindingContext) -> Message:
-    return (
-        f"The input is {context.facts['given']} pixels high or wide, but the network was trained at "
-        f"{context.facts['trained']}. Objects have an unusual size and may be missed."
-    )
-
-
 def _bypass(context: FindingContext) -> Message:
     layer, default = context.facts["layer"], context.settings.loaded.default
     share = f"{percent(context.facts['share'])} of the gradient" if "share" in context.facts else "their contribution"
@@ -230,25 +223,11 @@ def _bypass(context: FindingContext) -> Message:
     return f"{text} More paths pass through layer {default}.", {"layer": default}
 
 
-def _lost(context: FindingContext) -> Message:
-    return (
-        f"The map sums to less than 1 because {percent(context.facts['share'])} of the probability was lost at units "
-        "without excitatory input. Its values are still comparable with each other."
-    )
-
-
 def _absorbed(context: FindingContext) -> Message:
     rest = f"{100 * context.facts['share']:.5g}% of it" if 0 < context.facts["share"] <= 1 else "the rest"
     return (
         f"The map sums to {context.number('total')}, but the score is {context.number('score')}. Biases and other "
         f"constants of the network absorb {rest}. The values of the map are still comparable with each other."
-    )
-
-
-def _cancelled(context: FindingContext) -> Message:
-    return (
-        f"Positive and negative values cancel: their sizes sum to {context.number('size')}, but the score is "
-        f"{context.number('score')}. Single values of the map are hardly evidence."
     )
 
 
@@ -280,20 +259,6 @@ def _not_converged(context: FindingContext) -> Message:
     return f"{text}, or leave them empty." if is_sum else f"{text}."
 
 
-def _token_only(context: FindingContext) -> Message:
-    return (
-        f"After layer {context.facts['asked']} only the class token is used, so the gradient of the patches is zero. "
-        f"The map uses layer {context.facts['layer']}, the last layer with a gradient at the patches."
-    )
-
-
-def _grouped_channels(context: FindingContext) -> Message:
-    return (
-        f"To save time, only {context.facts['scored']:,} of {context.facts['channels']:,} channels were scored. The "
-        "other channels use the score of the most similar one."
-    )
-
-
 def _search_failed(context: FindingContext) -> Message:
     other = "an equally large other part" if "other" in context.facts else "the baseline"
     value = context.number("other" if "other" in context.facts else "empty")
@@ -315,14 +280,6 @@ def _rows_depend(context: FindingContext) -> Message:
     )
 
 
-def _transposed(context: FindingContext) -> Message:
-    facts = context.facts
-    return (
-        f"The map has {facts['rows']} rows and {facts['columns']} columns, but the input is {facts['height']} pixels "
-        f"high and {facts['width']} wide. The network may have exchanged height and width before this layer."
-    )
-
-
 def _stochastic(context: FindingContext) -> Message:
     change = f": its output changes by {_change(context, 'noise')} from pass to pass" if context.facts["noise"] else ""
     text = f"The network draws random numbers{change}. "
@@ -331,27 +288,20 @@ def _stochastic(context: FindingContext) -> Message:
     return text + "Fixed seeds do not prevent it, so this result contains noise and is not reproducible."
 
 
-def _largest_class(context: FindingContext) -> Message:
-    share = percent(context.facts["share"])
-    return f"No class was chosen, so the map explains {context.name(context.facts['label'])} ({share} of the pixels)."
-
-
-def _best_detection(context: FindingContext) -> Message:
-    name, score = context.name(context.facts["label"]), context.facts["score"]
-    return f"No object was chosen, so the map explains the best detection, {name} ({score:.2f})."
-
-
-def _stopped_early(context: FindingContext) -> Message:
-    done, total = context.facts["done"], context.facts["total"]
-    return f"The method stopped after {done:,} of {total:,} samples, so the map is less precise."
-
-
 def _change(context: FindingContext, fact: str) -> str:
     return f"{100 * context.facts[fact]:.2g}%"
 
 
-def _fixed(text: str) -> Callable[[FindingContext], Message]:
-    return lambda context: text
+def _text(template: str) -> Callable[[FindingContext], Message]:
+    """Return a function that fills in the facts, `percent` of "share" and the `name` of the class "label"."""
+
+    def fill(context: FindingContext) -> str:
+        facts = context.facts
+        words = {"percent": percent(facts["share"])} if "share" in facts else {}
+        words |= {"name": context.name(facts["label"])} if "label" in facts else {}
+        return template.format(**facts, **words)
+
+    return fill
 
 
 MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
@@ -359,67 +309,85 @@ MESSAGES: dict[str, Callable[[FindingContext], Message]] = {
     "class_insensitive": _class_insensitive,
     "saturated": _saturated,
     "no_gradient": _no_gradient,
-    "inactive_concept": _fixed("The concept is not active in this image, so the map is zero everywhere."),
+    "inactive_concept": _text("The concept is not active in this image, so the map is zero everywhere."),
     "nothing_positive": _nothing_positive,
     "flat": _flat,
     "nothing_spatial": _nothing_spatial,
     "non_finite": _non_finite,
-    "unusual_size": _unusual_size,
+    "unusual_size": _text(
+        "The input is {given} pixels high or wide, but the network was trained at {trained}. Objects have an unusual "
+        "size and may be missed."
+    ),
     "bypass": _bypass,
-    "lost": _lost,
+    "lost": _text(
+        "The map sums to less than 1 because {percent} of the probability was lost at units without excitatory input. "
+        "Its values are still comparable with each other."
+    ),
     "absorbed": _absorbed,
-    "cancelled": _cancelled,
-    "nonlinear_target": _fixed(
+    "cancelled": _text(
+        "Positive and negative values cancel: their sizes sum to {size:.3g}, but the score is {score:.3g}. Single "
+        "values of the map are hardly evidence."
+    ),
+    "nonlinear_target": _text(
         "The target is not linear in the network's output, so the relevance does not start from the score, and the sum "
         "of the map has no meaning."
     ),
     "incomplete": _incomplete,
     "not_converged": _not_converged,
-    "token_only_gradient": _token_only,
+    "token_only_gradient": _text(
+        "After layer {asked} only the class token is used, so the gradient of the patches is zero. The map uses layer "
+        "{layer}, the last layer with a gradient at the patches."
+    ),
     "rows_depend": _rows_depend,
-    "decides_by_image": _fixed(
+    "decides_by_image": _text(
         "This network reads values of the image, so it may run other operations for other images. Its layers and "
         "positions were determined for this image, and each variant of the image ran alone, which is slower."
     ),
-    "transposed": _transposed,
+    "transposed": _text(
+        "The map has {rows} rows and {columns} columns, but the input is {height} pixels high and {width} wide. The "
+        "network may have exchanged height and width before this layer."
+    ),
     "stochastic": _stochastic,
-    "largest_class": _largest_class,
-    "best_detection": _best_detection,
-    "stopped_early": _stopped_early,
-    "shared_looks": _grouped_channels,
+    "largest_class": _text("No class was chosen, so the map explains {name} ({percent} of the pixels)."),
+    "best_detection": _text("No object was chosen, so the map explains the best detection, {name} ({score:.2f})."),
+    "stopped_early": _text("The method stopped after {done:,} of {total:,} samples, so the map is less precise."),
+    "shared_looks": _text(
+        "To save time, only {scored:,} of {channels:,} channels were scored. The other channels use the score of the "
+        "most similar one."
+    ),
     "search_failed": _search_failed,
-    "uniform_weights": _fixed(
+    "uniform_weights": _text(
         "All channel weights are nearly equal, so the map shows where the layer is active for any class. "
         "Weight the channels by the increase of the score instead."
     ),
-    "unmoved_by_noise": _fixed(
+    "unmoved_by_noise": _text(
         "Noise does not change the gradient at this layer, so the map equals Grad-CAM++. Choose an earlier layer to "
         "see a difference."
     ),
-    "no_curvature": _fixed(
+    "no_curvature": _text(
         "The score is linear in this layer, so there is nothing to correct and the map equals Grad-CAM. Choose an "
         "earlier layer to see a difference."
     ),
-    "probability_scores": _fixed(
+    "probability_scores": _text(
         "The scores of every image sum to 1, so they are shown as probabilities, although the operations of the "
         "network do not show it. If they are logits, set the score of the model to softmax (--score)."
     ),
-    "unclear_scores": _fixed(
+    "unclear_scores": _text(
         "All scores are between 0 and 1, but the operations of the network do not show that they are probabilities, so "
         "they are treated as logits. If they are probabilities, set the score of the model to identity (--score)."
     ),
-    "no_scores": _fixed(
+    "no_scores": _text(
         "The model returns no class scores, so the map shows what its class token, or its pooling, attended to."
     ),
-    "buffers_written": _fixed(
+    "buffers_written": _text(
         "The network writes to its buffers in every pass, as networks prepared for quantization do. Each pass started "
         "with the same buffers, and the network is unchanged."
     ),
-    "no_effect": _fixed(
+    "no_effect": _text(
         "Occlusion did not change the score: it does not depend on these parts, or they look like the baseline. "
         "Choose another baseline under Options, or another class."
     ),
-    "baseline_suffices": _fixed(
+    "baseline_suffices": _text(
         "The baseline keeps the prediction, so no part of the image is needed. Choose another one under Options."
     ),
 }

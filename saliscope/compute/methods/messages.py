@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from saliscope.compute import messages as session_messages
+from saliscope.percentages import number
 
 INSTANT, SECONDS, MINUTE = "instant", "seconds", "up to a minute"
 NO_MAP = "It returns a number for each channel instead of a map (see Channels, sorted by effect)."
@@ -47,8 +48,8 @@ HERE = "on this network"
 def weights_tip(last: float, everything: float, limits: tuple[float, float], network: str) -> str:
     """Return the result of the parameter randomization test."""
     return (
-        f"Rank correlation with the map of {network} after randomizing its weights: {signed(last)} for the last "
-        f"layer, {signed(everything)} for all layers. The test fails at {limits[0]:g} or more for "
+        f"Rank correlation with the map of {network} after randomizing its weights: {number(last, '.2f')} for the last "
+        f"layer, {number(everything, '.2f')} for all layers. The test fails at {limits[0]:g} or more for "
         f"the last layer, or {limits[1]:g} or more for all layers."
     )
 
@@ -60,8 +61,3 @@ def controls_tip(results: str, count: int, network: str, test: str) -> str:
         f"Insertion minus deletion over {over} with {network}: {results} ({test}, p < 0.05, adjusted "
         "for the number of comparisons)."
     )
-
-
-def signed(value: float) -> str:
-    """Return a number with two digits and a true minus sign."""
-    return f"{value:.2f}".replace("-", "−")

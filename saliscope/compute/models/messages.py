@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from saliscope.percentages import number
+
 if TYPE_CHECKING:
     from explainers import ModelComparison
     from saliscope.compute.answers import LoadedModel
@@ -88,11 +90,6 @@ def other_crops() -> str:
     )
 
 
-def decimal(value: float) -> str:
-    """Format a correlation or a similarity."""
-    return f"{value:.2f}".replace("-", "−")
-
-
 def summary(found: ModelComparison, title: str) -> str:
     """Return the result in one or two sentences."""
     count, changed = len(found.scores_a), len(found.changed)
@@ -101,7 +98,7 @@ def summary(found: ModelComparison, title: str) -> str:
     if len(known):
         images = "" if len(known) == count else f" over {len(known)} of {count} images"
         kind = "Mean rank" if len(known) > 1 else "Rank"
-        return f"{text} {kind} correlation of {title}{images}: {decimal(float(known.mean()))}."
+        return f"{text} {kind} correlation of {title}{images}: {number(float(known.mean()), '.2f')}."
     return f"{text} Maps of {title} were not compared: {found.map_notes[0]}."
 
 

@@ -7,47 +7,58 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explainers import Description
 
-TITLE = "Network diagram"
-GROUP = (
-    "Layers of the network, input to output. Arrow keys preview a layer, Enter selects it, Space plays all maps, arrow "
-    "down shows folded layers, arrow up folds them"
-)
-LEGEND = (
-    "Width: channels. Height: resolution. Bar below a map: gradient norm (log scale). Arcs: skip connections, dashed "
-    "if they have weights. Dashed box: a map is not meaningful or incomplete."
-)
-MAPS = "Grad-CAM for {name} at each block. Hover to preview, click to select."
-PREVIEW = "Preview: Grad-CAM for {name} at {layer}"
-AVERAGED = "averaged to {h} × {w}"
-ZERO = "zero everywhere"
-PLAY, STOP = "Play", "Stop"
-IMAGE, SCORE = "image", "score"
-COUNT, CLOSE = "×{count}", "fold"
-OPEN_LABEL = "×{count}: show each block from {first} to {last}"
-CLOSE_LABEL = "fold the {count} blocks from {first} to {last}"
-FOLDED = "The last of {count} equal blocks."
-LOADING = "The network appears here after it is loaded."
-INSIDE = "Layers inside {name} ({count})"
-INSIDE_GROUP = "Layer: inside {name}"
-NORM = "gradient norm {norm} for {name}"
-NO_GRADIENT = "no gradient of {name} reaches it"
-MEASURING = "gradient norm …"
-IN_BLOCK = "in block {name}"
-VIEW, DIAGRAM, TABLE = "View", "Diagram", "Table"
-SAVE_SVG, SAVE_CSV = "Save SVG", "Save CSV"
-DESCRIBING = "Measuring all layers …"
-COLUMNS = (
-    ("Layer", ""),
-    ("Kind", ""),
-    ("Output", "Shape of the output for one image"),
-    ("Parameters", ""),
-    ("Multiply-adds", "Of convolutions, matrix products and attention, for one image"),
-    ("Memory, MB", "Size of the output for one image"),
-    ("Time, ms", "In one forward pass of one image on this server"),
-    ("Receptive field", "Of the central cell, in pixels"),
-)
-CONTAINER = "Includes the layers inside it"
-CHANNELS, CHANNEL, CHANNELS_SHORT = "{count} channels", "1 channel", "{count} ch."
+TERMS = {
+    "title": "Network diagram",
+    "group": (
+        "Layers of the network, input to output. Arrow keys preview a layer, Enter selects it, Space plays all maps, "
+        "arrow down shows folded layers, arrow up folds them"
+    ),
+    "legend": (
+        "Width: channels. Height: resolution. Bar below a map: gradient norm (log scale). Arcs: skip connections, "
+        "dashed if they have weights. Dashed box: a map is not meaningful or incomplete."
+    ),
+    "view": "View",
+    "diagram": "Diagram",
+    "table": "Table",
+    "save_svg": "Save SVG",
+    "save_csv": "Save CSV",
+    "describing": "Measuring all layers …",
+    "columns": [
+        ["Layer", ""],
+        ["Kind", ""],
+        ["Output", "Shape of the output for one image"],
+        ["Parameters", ""],
+        ["Multiply-adds", "Of convolutions, matrix products and attention, for one image"],
+        ["Memory, MB", "Size of the output for one image"],
+        ["Time, ms", "In one forward pass of one image on this server"],
+        ["Receptive field", "Of the central cell, in pixels"],
+    ],
+    "container": "Includes the layers inside it",
+    "maps": "Grad-CAM for {name} at each block. Hover to preview, click to select.",
+    "preview": "Preview: Grad-CAM for {name} at {layer}",
+    "averaged": "averaged to {h} × {w}",
+    "zero": "zero everywhere",
+    "play": "Play",
+    "stop": "Stop",
+    "image": "image",
+    "score": "score",
+    "count": "×{count}",
+    "close": "fold",
+    "open_label": "×{count}: show each block from {first} to {last}",
+    "close_label": "fold the {count} blocks from {first} to {last}",
+    "folded": "The last of {count} equal blocks.",
+    "loading": "The network appears here after it is loaded.",
+    "inside": "Layers inside {name} ({count})",
+    "inside_group": "Layer: inside {name}",
+    "norm": "gradient norm {norm} for {name}",
+    "no_gradient": "no gradient of {name} reaches it",
+    "measuring": "gradient norm …",
+    "in_block": "in block {name}",
+    "channels": "{count} channels",
+    "channel": "1 channel",
+    "channels_short": "{count} ch.",
+}
+"""Labels used by rail/rail.js."""
 
 WHY = {
     "no grid": "No map: the output {shape} has no spatial dimensions.",
@@ -84,12 +95,3 @@ def totals(found: Description) -> str:
         f"{found.parameters:,} parameters · {found.multiply_adds:,} multiply-adds · "
         f"{found.output_bytes / 1e6:,.1f} MB of outputs · {found.seconds * 1e3:.1f} ms for one image"
     )
-
-
-def terms() -> dict[str, Any]:
-    """Return the labels used by rail.js."""
-    names = """view diagram table save_svg save_csv describing columns container
-    title group legend maps preview averaged zero play stop image score count close open_label close_label
-    folded loading inside inside_group norm no_gradient measuring in_block channels channel
-    channels_short"""
-    return {name: globals()[name.upper()] for name in names.split()}

@@ -6,12 +6,11 @@ import hashlib
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from explainers import Target
 from saliscope.compute import engine, network_calls, results_cache, scene
 from saliscope.compute.answers import Settings, Step
 from saliscope.compute.jobs.recent import Recent
@@ -20,7 +19,6 @@ from saliscope.compute.jobs.turns import turns
 from saliscope.compute.rail import network
 from saliscope.compute.request import Request
 
-SMALLEST = 1e-12
 _known = Recent[tuple[str, dict[str, float]]]()
 """By key: the name of the target, and the norms. Networks are not stored, so that they can be freed."""
 
@@ -71,17 +69,6 @@ def _measure(
         subject = scene.subject_of(settings, crop, images)
         if subject is None:
             return "", {}
-        return subject.name, network_calls.run(loaded.name, layer_norms, images, target=subject.target, layers=names)
-
-
-def layer_norms(network: nn.Module, images: Tensor, target: int | Target, layers: list[str]) -> dict[str, float]:
-    """Return the norm of the gradient of the score at each layer output, 0 for layers without a gradient."""
-    norms = network_calls.measure_gradients(network, images, target, layers, _norm)
-    return {name: norms.get(name, 0.0) for name in layers}
-
-
-def _norm(gradient: Tensor) -> float:
-    norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
-    if not SMALLEST < norm < 1 / SMALLEST:  # the squares overflow or underflow in float32
-        norm = float(torch.linalg.vector_norm(gradient.cpu().double()))
-    return norm
+        options: dict[str, Any] = {"target": subject.target, "layers": names}
+        found = network_calls.run(loaded.name, network_calls.layer_gradients, images, **options)
+        return subject.name, {name: norm for name, (norm, _) in found.items()}

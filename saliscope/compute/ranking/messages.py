@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from saliscope import limits
 from saliscope.compute import messages as page_messages
+from saliscope.percentages import number
 
 if TYPE_CHECKING:
     from explainers import Recommendation
@@ -83,29 +83,24 @@ def progress(result: Recommendation, target: str, left: float) -> list[str | dic
     return [f"{state} for ", page_messages.strong(target), f", {rest}"]
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """The map with the largest difference, and the first one that is better than all controls, or an empty string."""
+def finished(
+    result: Recommendation, target: str, best: str, better: str, hardly_depends: bool, stopped: bool
+) -> list[str | dict[str, Any]]:
+    """Return the conclusion of a finished ranking, and the number of maps.
 
-    first: str
-    better: str
-    hardly_depends: bool = False
-    """Whether the second one hardly depends on the weights."""
-
-
-def finished(result: Recommendation, target: str, found: Conclusion, stopped: bool) -> list[str | dict[str, Any]]:
-    """Return the conclusion of a finished ranking, and the number of maps."""
+    `best` is the map with the largest difference, `better` the first one that is better than all controls (may be
+    empty), and `hardly_depends` whether the latter hardly depends on the weights.
+    """
     reached = len(result.rows) + len(result.refused)
     tried = f"all {result.total} tested" if reached >= result.total else f"{reached} of {result.total} tested"
     end = f" ({tried}, {result.seconds:.0f} s" + (", stopped)" if stopped else ")")
     count = len(result.rows)
     subject = page_messages.strong(target)
-    first, better = page_messages.strong(found.first), page_messages.strong(found.better)
-    warning = ", but it hardly depends on the weights" if found.hardly_depends else ""
-    name = "none" if not found.better else "best" if found.better == found.first else "other"
+    warning = ", but it hardly depends on the weights" if hardly_depends else ""
+    name = "none" if not better else "best" if better == best else "other"
     corrected = ", corrected for their number" if count > 1 else ""
     words = {"count": f"{count} map{'s' * (count != 1)}", "warning": warning, "corrected": corrected}
-    parts = {"target": subject, "first": first, "better": better}
+    parts = {"target": subject, "first": page_messages.strong(best), "better": page_messages.strong(better)}
     pieces = re.split(r"\{(target|first|better)\}", CONCLUSIONS[name][1])
     return [*(parts[each] if k % 2 else each.format(**words) for k, each in enumerate(pieces) if each), end]
 
@@ -139,6 +134,5 @@ def agreement(a: str, b: str, rho: float) -> str:
 
     if math.isnan(rho):
         return FEW
-    number = f"{rho:.2f}".replace("-", "−")
     verb = Recommendation.describe_agreement(rho)
-    return f"{a} and {b.lower()} {verb} on the order of the maps (rank correlation {number})."
+    return f"{a} and {b.lower()} {verb} on the order of the maps (rank correlation {number(rho, '.2f')})."

@@ -27,7 +27,6 @@ from saliscope.compute.rail import norms
 from saliscope.compute.request import Request
 from saliscope.compute.trust import messages
 from saliscope.compute.trust.answers import STEPS, CheckedMap, CheckProgress, ClassSimilarity, Controls, Weights
-from saliscope.compute.verdict import facts_of
 from saliscope.errors import Refused
 
 T = TypeVar("T")
@@ -76,7 +75,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
         yield finished
         return
     images = engine.load_input(settings, request)[2]
-    target = _target(answer)
+    target = scene.target_of_answer(answer)
     yield CheckProgress(key, 0.0)
     controls_key = norms.key_of(str(request.image), settings, answer.names)
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
@@ -97,7 +96,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
             evaluation,
             order(evaluation),
             blurred(answer.crop, images),
-            facts_of(answer),
+            answer.facts,
             similarity=_class_similarity(answer, images) if is_quick(settings) else None,
             uncompared=_why_not_compared(settings),
             more=is_quick(settings),
@@ -133,7 +132,7 @@ def randomize_weights(request: Request, run: Run, key: str) -> Iterator[Waiting 
     images = engine.load_input(answer.settings, request)[2]
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
-        test = yield from _randomize(answer, images, _target(answer), run, turn)
+        test = yield from _randomize(answer, images, scene.target_of_answer(answer), run, turn)
         if (checked := find(key)) is None or isinstance(test, str):
             yield Weights(key, answer.settings.method, test)
             return
@@ -162,13 +161,6 @@ def _shown_answer(request: Request, run: Run, key: str) -> Generator[Waiting, No
     if answer and (reason := why_not(answer)):
         raise Refused(reason)
     return answer
-
-
-def _target(answer: Answer) -> int | explainers.Target:
-    if answer.scene:
-        return answer.detected_object.target
-    chosen = scene.target_of(answer.settings)
-    return answer.target if chosen is None else chosen
 
 
 def _evaluate(
@@ -247,8 +239,8 @@ def _randomize(
     options = settings.method_arguments | order
 
     def work(report: Callable[[Any], bool]) -> explainers.Randomization:
-        name, method = settings.loaded.name, settings.method.name
-        return network_calls.randomize(name, images, method, report, target=target, **options)
+        more = {"method": settings.method.name, "target": target, **network_calls.progress_options(report)}
+        return network_calls.run(settings.loaded.name, explainers.randomization_test, images, **options, **more)
 
     try:
         test = yield from engine.stream(work, run, lambda step: CheckProgress(settings.key, step.fraction), turn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from saliscope.compute import messages as page_messages
+from saliscope.percentages import number
 
 if TYPE_CHECKING:
     from explainers import Evaluation, Randomization
@@ -63,7 +63,7 @@ def unit(settings: Settings, evaluation: Evaluation) -> str:
         return "channel mean"
     if settings.loaded.model.task == "classification" and evaluation.options.get("score") == "logit":
         if settings.sentences:
-            return page_messages.measure(settings)
+            return settings.measure
         return "logit" if settings.loaded.has_probabilities else "output"
     return {"detection": "score", "segmentation": "mean logit"}.get(settings.loaded.model.task, "probability")
 
@@ -117,9 +117,9 @@ def of_class(reads_class: bool, similarity: ClassSimilarity | None, dependence: 
         return reason or _say("not_compared")
     if similarity.correlation != similarity.correlation:
         return _say("blank", other=similarity.other)
-    result = f"rank correlation {_signed(similarity.shown)} with the map of {similarity.other}"
+    result = f"rank correlation {number(similarity.shown, '.2f')} with the map of {similarity.other}"
     if similarity.shown != similarity.shown:
-        value = _signed(similarity.correlation)
+        value = number(similarity.correlation, ".2f")
         result = f"rank correlation {value} with the map of {similarity.other}, before negative values are set to zero"
     return _say({"hardly": "class_hardly", "partly": "class_partly"}.get(dependence, "class"), result=result)
 
@@ -135,16 +135,13 @@ def of_weights(test: Randomization | str | None, passes: bool | None) -> str:
     correlation = test.after_all_layers if test.order == "cascade" else test.after_last_layer
     if test.turns:
         return _say("weights_turn", part=part)
-    result = f"{measure} {_signed(correlation)} with the map after randomizing {part}"
+    result = f"{measure} {number(correlation, '.2f')} with the map after randomizing {part}"
     return _say("weights" if passes else "weights_hardly", result=result)
 
 
 def of_table(passes: bool, correlation: float, part: str, network: str, count: int) -> str:
     """Return whether the method depends on the weights, as measured over the images of the benchmark."""
-    result = f"rank correlation {_signed(correlation)} after randomizing {part}, over {count} images with {network}"
+    result = (
+        f"rank correlation {number(correlation, '.2f')} after randomizing {part}, over {count} images with {network}"
+    )
     return _say("method" if passes else "method_hardly", result=result)
-
-
-def _signed(value: float) -> str:
-    """Return a correlation with two digits and a true minus sign."""
-    return f"{value:.2f}".replace("-", "−")

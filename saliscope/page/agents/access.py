@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from saliscope.page.serving.door.hosts import address_of, name_of
 
 DEFAULT = "127.0.0.1"
 MARK = "saliscope.local"
@@ -31,13 +32,8 @@ def is_loopback(host: Any) -> bool:
     """Return whether a host is this machine, reached only from itself; other names are not looked up."""
     if not isinstance(host, str):
         return False
-    if host.lower() == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    address = address_of(host.strip("[]"))
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 class MarkLocal:
@@ -65,9 +61,4 @@ def is_direct(scope: MutableMapping[str, Any]) -> bool:
     if names & PROXY_HEADERS or any(name.startswith(PROXY_PREFIXES) for name in names):
         return False
     client = scope.get("client") or (None, 0)
-    return len(hosts) == 1 and is_loopback(_without_port(hosts[0])) and is_loopback(client[0])
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdecimal() and (name.count(":") == 0 or name.endswith("]")) else host
+    return len(hosts) == 1 and is_loopback(name_of(hosts[0])) and is_loopback(client[0])

@@ -205,7 +205,7 @@ def list_methods(model: str = "", filter: str = "", name: str = "") -> Answer:
         raise Refused(messages.no_match("method", filter, supported))
     answer: dict[str, Any] = {
         "model": settings.loaded.name,
-        "default": model_cache.default_method(settings.loaded, list(supported)),
+        "default": model_cache.default_method(settings.loaded).name,
         "groups": [{"title": title, "methods": methods} for title, methods in groups.items()],
         "cautions": cautions,
     }

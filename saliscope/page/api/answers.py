@@ -17,7 +17,6 @@ from saliscope.compute.channels.answers import Channels
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request, from_api
 from saliscope.compute.trust import engine as checks
-from saliscope.compute.verdict import verdict_of
 from saliscope.errors import Refused
 from saliscope.page.files import new_file
 
@@ -226,7 +225,7 @@ def _objects(scene: Scene) -> list[dict[str, Any]]:
 def _verdict(answer: Answer) -> dict[str, str]:
     """Return the verdict on the map: that of a finished check of the page, or the one without tests."""
     checked = checks.find(answer.settings.key)
-    found = checked.verdict if checked else verdict_of(answer)
+    found = checked.verdict if checked else answer.verdict
     return {"code": found.code, "sentence": found.sentence, "mark": found.mark}
 
 

@@ -8,9 +8,6 @@ from typing import Any
 from saliscope.compute import api_messages, scene
 from saliscope.compute.answers import Settings
 from saliscope.images.bands import LUMINANCE
-from saliscope.page.api import parts
-from saliscope.page.events import follow
-from saliscope.page.wire import new_number
 
 PYTHON = """from gradio_client import Client, handle_file
 
@@ -68,7 +65,6 @@ map=$(echo "$answer" | grep -o '"map": {"path": "[^"]*' | cut -d'"' -f6)
 curl -s -o map.npy {origin}gradio_api/file=$map"""
 
 
-@follow(parts.SNIPPET_LIST)
 def snippets(settings: Settings) -> dict[str, Any]:
     """Return the settings as code; `snippets.js` replaces {origin} by the address of the page."""
     items: tuple[tuple[str, str, str], ...] = (
@@ -78,10 +74,7 @@ def snippets(settings: Settings) -> dict[str, Any]:
     )
     if settings.bands:
         items = tuple((title, text, code.replace("photo.jpg", "image.npy")) for title, text, code in items)
-    return {
-        "id": new_number(),
-        "items": [dict(zip(("title", "text", "code"), item, strict=True)) for item in items],
-    }
+    return {"items": [dict(zip(("title", "text", "code"), item, strict=True)) for item in items]}
 
 
 def _library(settings: Settings) -> str:

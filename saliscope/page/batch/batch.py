@@ -6,20 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from saliscope import limits
-from saliscope.compute import messages as page_messages
 from saliscope.compute import units
-from saliscope.compute.answers import Settings, Waiting
+from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
+from saliscope.compute.messages import status
 from saliscope.page.batch import engine, messages, parts
-from saliscope.page.batch.engine import Indexed, Progress, Report
-from saliscope.page.events import Ask, follow, on, run_job, stop_on
-from saliscope.page.wire import Updates, new_number
-
-
-@follow(parts.MANY_HEAD)
-def target(settings: Settings) -> str:
-    """Return what a batch explains."""
-    return messages.FOR_SENTENCE if settings.loaded.encodes_text else messages.FOR_CLASS
+from saliscope.page.batch.engine import Indexed, Report
+from saliscope.page.events import Ask, on, run_job, stop_on
+from saliscope.page.wire import Updates
 
 
 @on(parts.MANY, "submit")
@@ -27,7 +21,7 @@ def report(ask: Ask) -> Iterator[Updates]:
     """Show progress, then the report; a new report replaces the previous one of the same visitor."""
 
     def show(step: Report, _: Run) -> Updates:
-        return {parts.MANY: _status("done", step.message) | {"report": step.html}}
+        return {parts.MANY: status("done", step.message) | {"report": step.html}}
 
     yield from _run(ask, engine.explain, show)
 
@@ -42,28 +36,26 @@ def index(ask: Ask) -> Iterator[Updates]:
         units.keep(ask.session, step.index)
         loaded = step.settings.loaded
         indexed = {"model": loaded.name, "title": loaded.title}
-        return {parts.MANY: _status("done", step.message), "indexed": indexed}
+        return {parts.MANY: status("done", step.message), "indexed": indexed}
 
     yield from _run(ask, engine.index, show)
 
 
 def _run(ask: Ask, work: Callable[..., Iterator[Any]], show: Callable[[Any, Run], Updates]) -> Iterator[Updates]:
     """Run the work over the files of a request: show its progress, and its result by `show`."""
-    current = Run(0.0)
 
     def steps(run: Run) -> Iterator[Updates]:
-        nonlocal current
-        current = run
         for step in work(ask.question(), engine.parse_uploads(ask.data.get("files")), run):
             if isinstance(step, (Report, Indexed)):
                 yield show(step, run)
-            elif isinstance(step, (Waiting, Progress)):
-                yield {parts.MANY: _status("busy", step.message, step.fraction)}
+            elif isinstance(step, Waiting):
+                yield {parts.MANY: status("busy", step.message, fraction=step.fraction)}
 
     def show_error(message: str) -> Updates:
-        return {parts.MANY: _status("error", messages.STOPPED if current.cancelled else message)}
+        return {parts.MANY: status("error", message)}
 
-    yield from run_job(ask.job("many"), steps, show_error, seconds=limits.BATCH_SECONDS, unknown=messages.UNKNOWN)
+    seconds, unknown, stopped = limits.BATCH_SECONDS, messages.UNKNOWN, messages.STOPPED
+    yield from run_job(ask.job("many"), steps, show_error, seconds=seconds, unknown=unknown, stopped=stopped)
 
 
 @on(parts.MANY, "forget")
@@ -73,7 +65,3 @@ def forget(ask: Ask) -> None:
 
 
 stop_on(parts.MANY, "many")
-
-
-def _status(kind: str, message: str, fraction: float | None = None) -> dict[str, Any]:
-    return page_messages.status(kind, message, ident=new_number(), fraction=fraction)

@@ -36,14 +36,6 @@ BATCH = 8
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The progress of the run."""
-
-    message: str
-    fraction: float
-
-
-@dataclass(frozen=True)
 class Report:
     """The finished report as HTML, and its status message."""
 
@@ -76,7 +68,7 @@ class _Count:
 
     def __call__(self, done: int, _: int | None) -> None:
         self.done = done
-        step = Progress(self.message(done, self.total), self.share * done / self.total)
+        step = Waiting(self.message(done, self.total), self.share * done / self.total)
         if not self.report(step) and done < self.total:
             raise _StopRun
 
@@ -101,7 +93,7 @@ def parse_uploads(value: Any) -> list[Upload]:
     return list(files.items())
 
 
-def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Progress | Report]:
+def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Report]:
     """Explain all images of these uploads and write the report.
 
     Errors   Refused, and the errors of the library
@@ -109,7 +101,7 @@ def explain(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Wai
     yield from _job(request, files, run, _check, _report)
 
 
-def index(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Progress | Indexed]:
+def index(request: Request, files: Sequence[Upload], run: Run) -> Iterator[Waiting | Indexed]:
     """Index the channels of the layer and of the stages of the network over all images of these uploads.
 
     Errors   Refused, and the errors of the library
@@ -183,7 +175,7 @@ def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> lis
 
 def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Report:
     """Return the report on all images, or on the images that were done when the user stopped."""
-    items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
+    items = _items(files, folder, archive.Budget(lambda: report(Waiting(messages.UNPACKING, 0.0))))
     from saliscope.runs import report as reporting  # it takes 0.3 s to import, only for this view
     from saliscope.runs import run as runs  # as above
     from saliscope.runs.settings import PREDICTED  # as above
@@ -210,10 +202,10 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     paths = {item.path: item.url for item in items}
 
     def progress(count: int, total: int) -> None:
-        report(Progress(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
+        report(Waiting(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
 
     def go_on() -> bool:
-        return report(Progress(messages.TESTING, 0.5))
+        return report(Waiting(messages.TESTING, 0.5))
 
     inputs = reporting.Report(lambda path: _open_image(paths[path]), model, progress=progress, go_on=go_on)
     page = reporting.write(finished, folder / "report.html", inputs)
@@ -235,7 +227,7 @@ def _run(job: Job, report: Callable[[Any], bool]) -> int:
 
 def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Callable[[Any], bool]) -> Indexed:
     """Return the index of all images, or of the images that were done when the user stopped."""
-    items = _items(files, folder, archive.Budget(lambda: report(Progress(messages.UNPACKING, 0.0))))
+    items = _items(files, folder, archive.Budget(lambda: report(Waiting(messages.UNPACKING, 0.0))))
     from saliscope.runs import units  # it takes 0.3 s to import, only for this view
 
     job = _index_job(settings, items, folder / "units")
@@ -243,7 +235,7 @@ def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Ca
 
     def photos(done: int, total: int | None) -> None:
         total = max(done, total or 0)
-        report(Progress(messages.cropping(done, total), 0.7 + 0.3 * done / total))
+        report(Waiting(messages.cropping(done, total), 0.7 + 0.3 * done / total))
 
     options: dict[str, Any] = {"decode": pool.open_image, "workers": 0, "device": str(loaded.device)}
     try:

@@ -9,18 +9,17 @@ from saliscope.compute.arithmetic import engine
 from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import arithmetic_view, parts
-from saliscope.page.channels.channels import parse_cell
 from saliscope.page.events import Ask, on, run_job
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 
 @on(parts.ARITHMETIC, "submit")
 def trace(ask: Ask) -> Iterator[Updates]:
     """Show how the value of "channel" at "cell" is computed."""
-    number, cell = ask.integer("channel", -1), parse_cell(ask.data.get("cell")) or (-1, -1)
+    number, cell = ask.integer("channel", -1), ask.cell() or (-1, -1)
 
     def pack(**fields: Any) -> Updates:
-        return {parts.ARITHMETIC: {"id": new_number(), "channel": number, "cell": cell, **fields}}
+        return {parts.ARITHMETIC: {"channel": number, "cell": cell, **fields}}
 
     def steps(run: Run) -> Iterator[Updates]:
         for step in engine.trace(ask.question(), number, cell, run):

@@ -24,9 +24,9 @@ from saliscope.compute.messages import status as status_line
 from saliscope.compute.request import Request
 from saliscope.page.channels import parts, units_view
 from saliscope.page.channels import view as channels_view
-from saliscope.page.events import Ask, error_line, on, run_job, stop_on
+from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.files import address, new_file
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 
 @on(parts.GRID, "answered")
@@ -40,11 +40,11 @@ def follow(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         question, step = ask.question(), None
         if question.image is None:
-            yield _closed("") | {parts.GRID: {"id": new_number(), "key": key}}
+            yield _closed("") | {parts.GRID: {"key": key}}
             return
         for step in channels_engine.sheet(question, run, known=ask.text("about")):
             if isinstance(step, Unchanged):
-                yield {parts.GRID: channels_view.same(key, step.ids, new_number()), parts.GRID_STATUS: None}
+                yield {parts.GRID: channels_view.same(key, step.ids), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
                 yield {parts.GRID: _sheet(step, key, ask.session), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
@@ -67,19 +67,19 @@ def more(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         question = ask.question()
         if kind in channels_engine.MEASURES:
-            results = channels_engine.measure(question, run, kind, parse_cell(ask.data.get("cell")))
+            results = channels_engine.measure(question, run, kind, ask.cell())
         else:
             results = channels_engine.sheet(question, run, numbers)
         for step in results:
             if isinstance(step, Measures):
-                yield {parts.GRID: channels_view.measures(step, new_number()), parts.GRID_STATUS: None}
+                yield {parts.GRID: channels_view.measures(step), parts.GRID_STATUS: None}
             elif isinstance(step, Sheet):
                 yield {parts.GRID: _sheet(step, ask.text("key"), ask.session), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
                 yield _waiting(step)
 
     def show_error(message: str) -> Updates:
-        return {parts.GRID: {"id": new_number(), "refused": kind}, **_show_error(message)}
+        return {parts.GRID: {"refused": kind}, **_show_error(message)}
 
     yield from run_job(ask.job("channels"), steps, show_error)
 
@@ -91,7 +91,7 @@ stop_on(parts.GRID, "channels")
 @on(parts.WHY, "select")
 def open_channel(ask: Ask) -> Iterator[Updates]:
     """Enlarge a channel; with a cell, show its input gradient."""
-    number, cell = ask.integer("channel", -1), parse_cell(ask.data.get("cell"))
+    number, cell = ask.integer("channel", -1), ask.cell()
 
     def steps(run: Run) -> Iterator[Updates]:
         yield from _channel(ask.question(), number, run, cell)
@@ -123,57 +123,49 @@ def sprite(name: str) -> bytes | None:
 
 def _sheet(step: Sheet, key: str, session: str) -> dict[str, Any]:
     found = units.of_layer(step.settings.loaded, step.settings.layer, session)
-    return channels_view.sheet(step, key, new_number()) | {"units": units_view.layer(found)}
+    return channels_view.sheet(step, key) | {"units": units_view.layer(found)}
 
 
 def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | None) -> Iterator[Updates]:
     facts: dict[str, Any] = {}
     for step in channels_engine.channel(question, number, run, cell):
-        ident = new_number()
         if isinstance(step, Waiting):
             yield _waiting(step)
         elif isinstance(step, InputGradient):
-            yield {parts.WHY: channels_view.input_gradient(step, ident), parts.GRID_STATUS: None}
+            yield {parts.WHY: channels_view.input_gradient(step), parts.GRID_STATUS: None}
         elif isinstance(step, Channel) and cell is None:
-            facts = channels_view.facts(step, ident)
+            facts = channels_view.facts(step)
             found = units.of_layer(step.settings.loaded, step.settings.layer, run.session)
             yield {
-                parts.OPENED: channels_view.open_channel(step, ident),
-                parts.CHANNEL: channels_view.channel(step, ident),
+                parts.OPENED: channels_view.open_channel(step),
+                parts.CHANNEL: channels_view.channel(step),
                 parts.FACTS: facts,
-                parts.UNIT: units_view.unit(found, number, ident),
+                parts.UNIT: units_view.unit(found, number),
                 parts.GRID_STATUS: None,
             }
         elif isinstance(step, Contribution | ReceptiveFields):
-            facts = {**facts, "id": ident, **channels_view.more(step)}
+            facts = {**facts, **channels_view.more(step)}
             yield {parts.FACTS: facts}
 
 
 def _closed(message: str) -> Updates:
     """Close the open channel with a message."""
-    ident = new_number()
-    empty = {"id": ident, "words": {"empty": messages.EMPTY_CHANNEL}}
-    closed = channels_view.no_channel(message, ident)
-    others: Updates = {part: {"id": ident} for part in (parts.WHY, parts.FACTS, parts.UNIT)}
-    return {parts.OPENED: closed, parts.CHANNEL: empty, **others}
+    return {
+        parts.OPENED: {"number": None, "sentence": message},
+        parts.CHANNEL: {"words": {"empty": messages.EMPTY_CHANNEL}},
+        **{part: {} for part in (parts.WHY, parts.FACTS, parts.UNIT)},
+    }
 
 
 def _waiting(step: Waiting) -> Updates:
-    line = status_line("busy", step.message, ident=new_number(), fraction=step.fraction)
-    return {parts.GRID_STATUS: line}
+    return {parts.GRID_STATUS: status_line("busy", step.message, fraction=step.fraction)}
 
 
 def _show_error(message: str) -> Updates:
-    return {parts.GRID_STATUS: error_line(message)}
+    return {parts.GRID_STATUS: status_line("error", message)}
 
 
 def _numbers(value: Any) -> list[int] | None:
     """Parse the channels that a script sent."""
     fits = isinstance(value, list) and value and all(type(number) is int for number in value)
     return value[: channels_engine.MOST] if fits else None
-
-
-def parse_cell(value: Any) -> tuple[int, int] | None:
-    """Parse a cell (row, column) that a script sent."""
-    fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
-    return (value[0], value[1]) if fits else None

@@ -23,14 +23,13 @@ def layer(found: LayerUnits | None) -> dict[str, Any] | None:
     }
 
 
-def unit(found: LayerUnits | None, number: int, ident: int) -> dict[str, Any]:
+def unit(found: LayerUnits | None, number: int) -> dict[str, Any]:
     """Pack everything about an open channel."""
     if found is None:
-        return {"id": ident}
+        return {}
     unit, photos = found.units[number], list[bytes]()
     by = [messages.BY_RESPONSE, messages.by_effect(found)] if unit.effects else [messages.BY_RESPONSE]
     return {
-        "id": ident,
         "number": number,
         "lines": messages.unit(unit, found),
         "image": None if unit.image is None else _source(unit.image, "webp"),

@@ -32,17 +32,15 @@ GRADIENT_SIDE = 256  # pixels of the longer side of the gradient map
 SATURATED = 0.98  # quantile of the channel maxima at which a shared color range ends
 
 
-def sheet(step: Sheet, key: str, ident: int) -> dict[str, Any]:
+def sheet(step: Sheet, key: str) -> dict[str, Any]:
     """Pack tiles, statistics of all channels, and the image below them."""
     planes, low, high = thumbnails(step.maps, TILE)
     grid = list(step.maps.shape[1:])
     return {
-        "id": ident,
         "key": key,
         **_ids(step.ids),
         "layer": step.settings.layer,
         "total": step.total,
-        "pages": step.pages,
         "grid": grid,
         "cell": list(planes.shape[1:]),
         "numbers": step.numbers,
@@ -70,24 +68,22 @@ def _shared(step: Sheet) -> list[float]:
     return [-end if lowest < 0 else 0.0, end]
 
 
-def same(key: str, ids: Identifiers, ident: int) -> dict[str, Any]:
+def same(key: str, ids: Identifiers) -> dict[str, Any]:
     """Tell the page to keep its tiles."""
-    return {"id": ident, "key": key, **_ids(ids), "same": True}
+    return {"key": key, **_ids(ids), "same": True}
 
 
-def measures(step: Measures, ident: int) -> dict[str, Any]:
+def measures(step: Measures) -> dict[str, Any]:
     """Pack a measure of all channels."""
     note = messages.measured(step)
-    values = {"id": ident, **_ids(step.ids), "kind": step.kind, "values": view.numbers(step.values), "note": note}
+    values = {**_ids(step.ids), "kind": step.kind, "values": view.numbers(step.values), "note": note}
     subject = step.subject.name if step.subject else ""
     return values | {"total": float(step.values.double().sum()), "subject": subject, "cell": step.cell}
 
 
-def channel(step: Channel, ident: int) -> dict[str, Any]:
+def channel(step: Channel) -> dict[str, Any]:
     """Pack an enlarged channel."""
     return {
-        "v": 1,
-        "id": ident,
         "state": "done",
         "about": f"{step.settings.loaded.name}/{step.settings.layer}/{step.number}",
         "map": view.floats(step.map),
@@ -97,26 +93,21 @@ def channel(step: Channel, ident: int) -> dict[str, Any]:
     }
 
 
-def open_channel(step: Channel, ident: int) -> dict[str, Any]:
+def open_channel(step: Channel) -> dict[str, Any]:
     """Pack the number of the open channel."""
-    return {"id": ident, **_ids(step.ids), "number": step.number, "total": step.total, "layer": step.settings.layer}
+    return {**_ids(step.ids), "number": step.number, "total": step.total, "layer": step.settings.layer}
 
 
-def facts(step: Channel, ident: int) -> dict[str, Any]:
+def facts(step: Channel) -> dict[str, Any]:
     """Pack the statistics of a channel, without its contribution and its receptive fields."""
     plane = step.map[None]
     sparse = float(sparsity(plane, torch.tensor([not bool(plane.any())])))
     peak = divmod(int(step.map.nan_to_num(float("-inf")).argmax()), step.map.shape[1])
-    packed = {"id": ident, "number": step.number, "peak": list(peak), "facts": messages.facts(step, sparse)}
+    packed = {"number": step.number, "peak": list(peak), "facts": messages.facts(step, sparse)}
     if step.settings.loaded.detects_objects:  # channels cannot be a target of detectors
         return packed
     name = unit_name(step.settings.layer, step.number)
     return {**packed, "target": name, "explained": name == step.settings.names["target"]}
-
-
-def no_channel(message: str, ident: int) -> dict[str, Any]:
-    """Pack a message that no channel is open."""
-    return {"id": ident, "number": None, "sentence": message}
 
 
 def more(step: Contribution | ReceptiveFields) -> dict[str, Any]:
@@ -127,10 +118,9 @@ def more(step: Contribution | ReceptiveFields) -> dict[str, Any]:
     return {"fields": {"rows": rows, "columns": columns, "size": step.size, "line": messages.receptive_fields(step)}}
 
 
-def input_gradient(step: InputGradient, ident: int) -> dict[str, Any]:
+def input_gradient(step: InputGradient) -> dict[str, Any]:
     """Pack the input gradient as a small map over the image."""
-    packed: dict[str, Any] = {"id": ident, "number": step.number, "line": messages.input_gradient(step)}
-    packed["cell"] = step.cell
+    packed: dict[str, Any] = {"number": step.number, "line": messages.input_gradient(step), "cell": step.cell}
     plane, crop, (rows, columns) = step.map, step.crop, step.grid
     box = (step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows)
     if plane is not None and step.window:
@@ -166,7 +156,7 @@ def _small(plane: torch.Tensor) -> torch.Tensor:
     return functional.adaptive_avg_pool2d(plane[None], (round(height / shrink), round(width / shrink)))[0]
 
 
-def planes(step: Answer, ident: int) -> dict[str, Any] | None:
+def planes(step: Answer) -> dict[str, Any] | None:
     """Pack the pager of a map with several planes, with a thumbnail of each plane, or return None for a single map."""
     if not step.planes:
         return None
@@ -174,7 +164,6 @@ def planes(step: Answer, ident: int) -> dict[str, Any] | None:
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
     small, low, high = thumbnails(raw, side)
     return {
-        "id": ident,
         "plane": step.plane,
         "count": step.planes,
         "cell": list(small.shape[1:]),

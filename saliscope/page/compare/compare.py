@@ -19,26 +19,23 @@ from saliscope.page.wire import Updates
 def answer(ask: Ask) -> Iterator[Updates]:
     """Compute the map of a panel. A request that was sent twice is answered once."""
     panel_request = questions.parse(ask.data)
-    slot, current = f"compared.{panel_request.slot}", Run(0.0)
+    slot = f"compared.{panel_request.slot}"
     known: dict[str, Any] = {}
 
     def steps(run: Run) -> Iterator[Updates]:
-        nonlocal current
-        current = run
         image = ask.question().image
         if image is None or ask.form.get("image") != panel_request.image:
-            yield {slot: view.skipped(panel_request)}
+            yield {slot: view.message(panel_request, "passed")}  # the script sends a new request
             return
         for value in _values(panel_request, image, run, known):
             yield {slot: value}
 
     def show_error(message: str) -> Updates:
-        stopped = current.cancelled
-        return {slot: known | view.refused(panel_request, messages.STOPPED if stopped else message, stopped=stopped)}
+        state = "halted" if message == messages.STOPPED else "refused"
+        return {slot: known | view.message(panel_request, state, message)}
 
-    number = panel_request.number
-    name = ask.job(f"compare-{panel_request.slot}")
-    yield from run_job(name, steps, show_error, question=str(number), number=number)
+    name, number = ask.job(f"compare-{panel_request.slot}"), panel_request.number
+    yield from run_job(name, steps, show_error, question=str(number), number=number, stopped=messages.STOPPED)
 
 
 @on(parts.COMPARE, "stop")
@@ -64,7 +61,7 @@ def _values(
         elif isinstance(step, Scene):
             known |= view.objects(step)
         elif isinstance(step, Waiting):
-            yield known | view.waiting(panel_request, step)
+            yield known | view.message(panel_request, "waiting", step.message, fraction=step.fraction)
         elif isinstance(step, Refining):
             yield known | view.refining(panel_request, step) | ({} if step.map is None else {"lists": None})
         elif isinstance(step, Answer):

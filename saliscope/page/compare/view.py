@@ -6,18 +6,14 @@ from typing import Any
 
 from saliscope.compute import messages as page_messages
 from saliscope.compute import model_cache
-from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
+from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings
 from saliscope.compute.compare import questions
 from saliscope.compute.compare.questions import PanelRequest
+from saliscope.compute.messages import status
 from saliscope.page.components import view as page_view
 from saliscope.page.methods import picker
 from saliscope.page.panel import settings as panel
 from saliscope.page.wire import new_number
-
-
-def waiting(panel_request: PanelRequest, step: Waiting) -> dict[str, Any]:
-    """Pack the status of a panel without a map."""
-    return _message(panel_request, "waiting", [{"text": step.message}], step.fraction)
 
 
 def resolved(panel_request: PanelRequest, settings: Settings) -> dict[str, Any]:
@@ -57,14 +53,14 @@ def refining(panel_request: PanelRequest, step: Refining) -> dict[str, Any]:
     ident = new_number()
     line = page_messages.refining(step, ident)
     view = {} if step.map is None else {"view": page_view.refining(step, ident)}
-    return _message(panel_request, "partial" if view else "waiting", line["parts"], step.fraction) | view
+    return message(panel_request, "partial" if view else "waiting", *line["parts"], fraction=step.fraction) | view
 
 
 def answer(panel_request: PanelRequest, step: Answer) -> dict[str, Any]:
     """Pack the map and its description."""
     ident = new_number()
     line = page_messages.answered(step, ident)
-    value = _message(panel_request, line["kind"], line["parts"]) | {"view": page_view.answer(step, ident)}
+    value = message(panel_request, line["kind"], *line["parts"]) | {"view": page_view.answer(step, ident)}
     value |= {"notes": list(step.settings.notes), "name": step.name}
     return value | (objects(step.scene) if step.scene else {})
 
@@ -77,23 +73,7 @@ def objects(step: Scene) -> dict[str, Any]:
     return value
 
 
-def refused(panel_request: PanelRequest, message: str, *, stopped: bool = False) -> dict[str, Any]:
-    """Pack an error message, which is shown instead of the map."""
-    return _message(panel_request, "halted" if stopped else "refused", [{"text": message}])
-
-
-def skipped(panel_request: PanelRequest) -> dict[str, Any]:
-    """Tell the script that the image on the page has changed, so that it sends a new request."""
-    return _message(panel_request, "passed", [])
-
-
-def _message(
-    panel_request: PanelRequest, state: str, parts: list[dict[str, Any]], fraction: float | None = None
-) -> dict[str, Any]:
-    return {
-        "slot": panel_request.slot,
-        "number": panel_request.number,
-        "state": state,
-        "parts": parts,
-        "fraction": fraction,
-    }
+def message(panel_request: PanelRequest, state: str, *parts: Any, fraction: float | None = None) -> dict[str, Any]:
+    """Pack the state of a panel, and its status line in parts or as a text."""
+    line = status(state, *parts, fraction=fraction)
+    return {"slot": panel_request.slot, "number": panel_request.number, "state": line.pop("kind"), **line}

@@ -27,8 +27,8 @@ from saliscope.compute.methods.papers import bibtex
 from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.rail.messages import no_layer
 from saliscope.compute.text_messages import SIMILARITIES
-from saliscope.compute.text_messages import number as number_text
 from saliscope.page import wire
+from saliscope.percentages import number as number_text
 
 LARGEST = 768  # pixels of the longer side of an image
 SMALL = 64 * 64  # values; partial maps up to this size are float32
@@ -116,17 +116,11 @@ def _unused(settings: Settings) -> dict[str, str]:
     return found
 
 
-def answered(ident: int) -> dict[str, Any]:
-    """Pack the number of a new answer."""
-    return {"key": str(ident)}
-
-
 def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, Any]:
     """Pack the overlay of a finished map; `held` are the keys of the crops that the browser has."""
     settings, packed = step.settings, floats(step.map, by_size=step.settings.method.by_size)
     stored = record(step, packed)
     return {
-        "v": 1,
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
         "about": _identity(settings, step.name, step.plane),
@@ -156,7 +150,6 @@ def refining(step: Refining, ident: int) -> dict[str, Any]:
     assert step.map is not None
     settings = step.settings
     return {
-        "v": 1,
         "id": ident,
         "state": "partial",
         "about": _identity(settings, step.name),
@@ -180,7 +173,6 @@ def image_only(step: Scene, ident: int) -> dict[str, Any]:
     """Pack the crop and the detected objects without a map."""
     alt = {"alt": step.message, "unit": "", "hint": ""}
     return {
-        "v": 1,
         "id": ident,
         "state": "done",
         "crop": jpeg(step.crop) | _window(step.settings),
@@ -297,7 +289,7 @@ def stages(step: Stages, ident: int) -> dict[str, Any]:
         "subject": answer.settings.subject,
         "name": messages.subject(answer),
         "score": _score(answer),
-        "unit": messages.measure(answer.settings),
+        "unit": answer.settings.measure,
         "stages": packed,
         "crop": jpeg(answer.crop, 128),
     }

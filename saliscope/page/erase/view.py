@@ -7,34 +7,23 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from saliscope.compute.answers import Answer, Refining, Waiting
+from saliscope.compute.answers import Answer, Refining
 from saliscope.compute.erase import engine, messages
 from saliscope.page.components import view as page_view
 from saliscope.page.wire import base64_text, new_number
 
 
-def waiting(number: int, step: Waiting) -> dict[str, Any]:
-    """Pack the progress before a map is known."""
-    return _message(number, "waiting", step.message, step.fraction)
-
-
-def refused(number: int, message: str) -> dict[str, Any]:
-    """Pack an error message; the script keeps the last answer and marks it as old."""
-    return _message(number, "refused", message)
-
-
-def erased(number: int, step: engine.Erased, held: str) -> dict[str, Any]:
+def erased(step: engine.Erased, held: str) -> dict[str, Any]:
     """Pack the maps before and after an edit; the map before it is left out if the script holds it under `held`."""
     ident, before, after = new_number(), step.before, step.after
     key = before.settings.key
-    value = _message(number, "done", step.note) | {"edit": step.edit, "key": key}
+    value: dict[str, Any] = {"text": step.note, "edit": step.edit, "key": key}
     if key != held and isinstance(before, Answer):
         value["before"] = page_view.answer(before, ident)
     if step.mask is not None:
         value["mask"] = _mask(step.mask)
     if isinstance(after, Refining):
-        value |= {"state": "partial", "fraction": after.fraction}
-        value |= {"text": messages.refining(after)}
+        value |= {"state": "partial", "fraction": after.fraction, "text": messages.refining(after)}
         if after.map is not None:
             value["after"] = page_view.refining(after, ident)
     elif isinstance(after, Answer) and isinstance(before, Answer):
@@ -78,7 +67,3 @@ def _mask(mask: Tensor) -> dict[str, Any]:
         "b64": base64_text(bits),
         "text": messages.region(count, total) if count else "",
     }
-
-
-def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
-    return {"id": new_number(), "number": number, "state": state, "text": text, "fraction": fraction}

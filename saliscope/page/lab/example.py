@@ -26,7 +26,7 @@ def compute() -> dict[str, Any]:
     list(model_cache.wait())
     preset = next(iter(presets.PRESETS.values()))
     *_, last = lab_training.train(presets.parse_form(asdict(preset)), Run(SECONDS))
-    return view.curves(last, 0) | {"line": messages.example_line(last.step, last.loss[-1])}
+    return view.curves(last) | {"id": 0, "line": messages.example_line(last.step, last.loss[-1])}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from saliscope.compute.lab import training as lab_training
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.lab import parts
 from saliscope.page.lab import view as lab_view
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 
 @on(parts.EXPRESSION, "submit")
@@ -26,16 +26,16 @@ def experiment(ask: Ask) -> Iterator[Updates]:
         try:
             plan = experiments.make_plan(experiments.parse_form(ask.data))
         except expressions.Refusal as refusal:
-            yield {parts.EXPRESSION: lab_view.refusal(str(refusal), new_number(), refusal.field)}
+            yield {parts.EXPRESSION: lab_view.refusal(str(refusal), refusal.field)}
             return
         for step in model_cache.wait(run):
-            yield {parts.EXPRESSION: lab_view.waiting(step.message, new_number())}
+            yield {parts.EXPRESSION: {"waiting": step.message}}
         outcome = lab_engine.run(plan)
         if not run.cancelled:  # otherwise the visitor has started a newer experiment
-            yield {parts.EXPRESSION: lab_view.outcome(outcome, new_number())}
+            yield {parts.EXPRESSION: lab_view.outcome(outcome)}
 
     def show_error(message: str) -> Updates:
-        return {parts.EXPRESSION: lab_view.refusal(message, new_number())}
+        return {parts.EXPRESSION: lab_view.refusal(message)}
 
     yield from run_job(ask.job("expression"), steps, show_error, place="lab")
 
@@ -47,12 +47,12 @@ def train(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         training = presets.parse_form(ask.data)
         for step in model_cache.wait(run):
-            yield {parts.TRAINING: lab_view.training_line("running", step.message, new_number())}
+            yield {parts.TRAINING: {"state": "running", "line": step.message}}
         for curves in lab_training.train(training, run):
-            yield {parts.TRAINING: lab_view.curves(curves, new_number())}
+            yield {parts.TRAINING: lab_view.curves(curves)}
 
     def show_error(message: str) -> Updates:
-        return {parts.TRAINING: lab_view.training_line("error", message, new_number())}
+        return {parts.TRAINING: {"state": "error", "line": message}}
 
     limit: float = limits.TRAINING_SECONDS
     yield from run_job(
@@ -70,11 +70,11 @@ def measure(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         for step in lab_image.measure(ask.question(), run):
             if isinstance(step, lab_image.Depth):
-                yield {parts.DEPTH: lab_view.depth(step, new_number())}
+                yield {parts.DEPTH: lab_view.depth(step)}
             elif isinstance(step, Waiting):
-                yield {parts.DEPTH: lab_view.waiting(step.message, new_number())}
+                yield {parts.DEPTH: {"waiting": step.message}}
 
     def show_error(message: str) -> Updates:
-        return {parts.DEPTH: lab_view.refusal(message, new_number())}
+        return {parts.DEPTH: lab_view.refusal(message)}
 
     yield from run_job(ask.job("depth"), steps, show_error)

@@ -15,11 +15,10 @@ from saliscope.compute.lab.training import Curves
 from saliscope.page.wire import base64_text
 
 
-def outcome(result: Outcome, ident: int) -> dict[str, Any]:
+def outcome(result: Outcome) -> dict[str, Any]:
     """Pack an experiment: all tensors and edges with their gradients, and the code."""
     plan = result.plan
     return {
-        "id": ident,
         "line": " ".join([*plan.notes, messages.ran(plan.hook, plan.where, plan.result.name)]),
         "finding": not_finite.diagnosis(result),
         "where": plan.where,
@@ -32,14 +31,9 @@ def outcome(result: Outcome, ident: int) -> dict[str, Any]:
     }
 
 
-def refusal(message: str, ident: int, field: str = "") -> dict[str, Any]:
+def refusal(message: str, field: str = "") -> dict[str, Any]:
     """Pack an error and the form field that caused it; the script keeps the previous result."""
-    return {"id": ident, "error": message, "field": field}
-
-
-def waiting(message: str, ident: int) -> dict[str, Any]:
-    """Pack the status while torch is imported."""
-    return {"id": ident, "waiting": message}
+    return {"error": message, "field": field}
 
 
 def _text(step: expressions.Step) -> str:
@@ -106,13 +100,12 @@ def _finite(value: float) -> float | str:
 # Training
 
 
-def curves(run: Curves, ident: int) -> dict[str, Any]:
+def curves(run: Curves) -> dict[str, Any]:
     """Pack the state of a run: curves by recorded step, histograms with 256 levels, and findings."""
     training = run.training
     loss = run.loss[-1] if run.loss else math.nan
     state = "running" if not run.end else "broken" if run.end == "broken" else "done"
     return {
-        "id": ident,
         "state": state,
         "line": messages.training_line(run.step, training.steps, run.seconds, loss, run.end),
         "fraction": run.step / training.steps,
@@ -125,11 +118,6 @@ def curves(run: Curves, ident: int) -> dict[str, Any]:
         "heat": {layer: _sheet(columns) for layer, columns in run.histograms.items()},
         "findings": [finding.sentence for finding in run.findings],
     }
-
-
-def training_line(state: str, message: str, ident: int) -> dict[str, Any]:
-    """Pack the status of a run that has not started or was refused."""
-    return {"id": ident, "state": state, "line": message}
 
 
 def _sheet(columns: list[tuple[tuple[int, ...], float, float]]) -> dict[str, Any]:
@@ -156,11 +144,10 @@ def _rounded(values: list[float]) -> list[float | None]:
 # Image
 
 
-def depth(measured: Depth, ident: int) -> dict[str, Any]:
+def depth(measured: Depth) -> dict[str, Any]:
     """Pack the gradient norms of the network: one bar per layer, in call order."""
     settings, layers = measured.settings, measured.layers
     return {
-        "id": ident,
         "line": messages.depth_line(measured.name, settings.loaded.title, len(layers)),
         "verdict": messages.depth_verdict(measured.vanished, _extremes(measured)),
         "vanished": bool(measured.vanished),

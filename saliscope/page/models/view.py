@@ -7,25 +7,15 @@ from typing import Any
 
 from saliscope.compute import messages as page_messages
 from saliscope.compute import network_calls
-from saliscope.compute.answers import LoadedModel, Waiting
+from saliscope.compute.answers import LoadedModel
 from saliscope.compute.models import engine, messages
 from saliscope.page.components import view as page_view
-from saliscope.page.wire import new_number
+from saliscope.percentages import number
 
 SIDE = 96  # pixels of the longer side of a thumbnail
 
 
-def waiting(number: int, step: Waiting) -> dict[str, Any]:
-    """Pack the progress."""
-    return _message(number, "waiting", step.message, step.fraction)
-
-
-def refused(number: int, message: str) -> dict[str, Any]:
-    """Pack an error message; the script keeps the last result and marks it as old."""
-    return _message(number, "refused", message)
-
-
-def compared(number: int, step: engine.Compared) -> dict[str, Any]:
+def compared(step: engine.Compared) -> dict[str, Any]:
     """Pack the result: a row for each image, the similarity of the stages, and the differences of the layers."""
     found, by_size = step.result, step.method.by_size
     (classes_a, classes_b), correlations = found.predictions, found.map_correlations.tolist()
@@ -37,7 +27,7 @@ def compared(number: int, step: engine.Compared) -> dict[str, Any]:
             "a": _prediction(step.a, found.scores_a[k], classes_a[k]),
             "b": _prediction(step.b, found.scores_b[k], classes_b[k]),
             "same": classes_a[k] == classes_b[k],
-            "correlation": found.map_notes[k] or messages.decimal(correlations[k]),
+            "correlation": found.map_notes[k] or number(correlations[k], ".2f"),
             "unknown": bool(found.map_notes[k]),
         }
         for k, name in enumerate(step.names)
@@ -47,7 +37,8 @@ def compared(number: int, step: engine.Compared) -> dict[str, Any]:
         [_similarity(*each) for each in zip(*row, strict=True)]
         for row in zip(found.similarity_texts, estimates, lower, strict=True)
     ]
-    return _message(number, "done", messages.summary(found, step.method.title)) | {
+    return {
+        "text": messages.summary(found, step.method.title),
         "models": [step.a.title, step.b.title],
         "notes": list(step.notes),
         "rows": rows,
@@ -71,10 +62,6 @@ def _similarity(text: str, estimate: float, low: float) -> dict[str, Any]:
     known = math.isfinite(estimate)
     return {
         "text": text,
-        "estimate": messages.decimal(estimate) if known else "",
+        "estimate": number(estimate, ".2f") if known else "",
         "share": round(estimate, 3) if known and low > 0 else 0.0,
     }
-
-
-def _message(number: int, state: str, text: str, fraction: float | None = None) -> dict[str, Any]:
-    return {"id": new_number(), "number": number, "state": state, "text": text, "fraction": fraction}

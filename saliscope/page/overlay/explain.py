@@ -16,9 +16,13 @@ from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine as checks
 from saliscope.errors import Refused
+from saliscope.page.api import parts as api_parts
+from saliscope.page.api.snippets import snippets
+from saliscope.page.batch import messages as batch_messages
+from saliscope.page.batch import parts as batch_parts
 from saliscope.page.channels import view as channels_view
 from saliscope.page.components import view
-from saliscope.page.events import FOLLOWERS, PAGE, Ask, error_line, on, run_job
+from saliscope.page.events import PAGE, Ask, on, run_job
 from saliscope.page.maps import parts as maps_parts
 from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide, picker
@@ -28,8 +32,10 @@ from saliscope.page.overlay import stored as stored_answer
 from saliscope.page.panel import parts as panel_parts
 from saliscope.page.panel import settings as panel
 from saliscope.page.rail import parts as rail_parts
-from saliscope.page.rail import rail
+from saliscope.page.rail import view as rail_view
+from saliscope.page.trust import parts as trust_parts
 from saliscope.page.trust import trust
+from saliscope.page.trust import view as trust_view
 from saliscope.page.wire import Updates, new_number
 
 
@@ -49,7 +55,7 @@ def open_page(ask: Ask) -> Iterator[Updates]:
             stored = None
 
     def show_error(message: str) -> Updates:
-        nothing = {} if stored else {overlay_parts.OVERLAY: {"id": new_number(), "words": {"empty": message}}}
+        nothing = {} if stored else {overlay_parts.OVERLAY: {"words": {"empty": message}}}
         return _error(message) | nothing
 
     def steps(run: Run) -> Iterator[Updates]:
@@ -70,7 +76,7 @@ def open_page(ask: Ask) -> Iterator[Updates]:
                     view.add_button(updates[overlay_parts.FINDINGS], note, messages.use_model(title), {"model": first})
                 yield updates
         if message := links.missing(query, question):
-            yield {overlay_parts.STATUS: messages.status("idle", message, ident=new_number())}
+            yield {overlay_parts.STATUS: messages.status("idle", message)}
 
     yield from run_job(ask.session, steps, show_error, question=question.signature, again=True, number=ask.number)
 
@@ -101,7 +107,7 @@ def explain(ask: Ask) -> Iterator[Updates]:
         former = None if isinstance(question, Refused) else _former_model(question)
         if former is None:
             return _error(message)
-        line = error_line(messages.former_model(message, former.title))
+        line = messages.status("error", messages.former_model(message, former.title))
         return {overlay_parts.STATUS: line | {"former": former.name}}
 
     signature = "" if isinstance(question, Refused) else question.signature
@@ -125,7 +131,7 @@ def show_plane(ask: Ask) -> Iterator[Updates]:
             if isinstance(step, Answer):
                 yield _map(step, new_number(), ask)
 
-    yield from run_job(ask.session, steps, lambda message: {overlay_parts.STATUS: error_line(message)})
+    yield from run_job(ask.session, steps, _error_line)
 
 
 @on(panel_parts.ACTIONS, "stop")
@@ -168,7 +174,7 @@ def _updates(
             yield pending
         raise
     if answer:
-        yield rail.without_stages(answer, new_number())
+        yield _without_stages(answer.settings)
     if loaded and (updates := panel.receptive_fields(loaded)):
         yield updates
     if shown and removal.measure(shown[0], question, run):
@@ -205,20 +211,20 @@ def _updates_of(
     return {
         **updates,
         panel_parts.BANDS: view.bands(step.settings, question.bands),
-        **rail.identify_norms(step, question),
+        "gradients": rail_view.identify(step, str(question.image)),
     }
 
 
 def _settings(settings: Settings, question: Request, form: dict[str, Any], notes: Iterable[str]) -> Updates:
     updates = panel.update(settings, question, form)
-    updates |= _followers(settings) | rail.drawing(settings, form)
+    updates |= _followers(settings)
     if question.image is None:
         ident = new_number()
         updates |= dict.fromkeys([maps_parts.PLANES, rail_parts.RAIL, maps_parts.BARS, methods_parts.GUIDE])
         updates[overlay_parts.FINDINGS] = view.notes([*notes, *settings.notes], ident)
         updates[overlay_parts.STATUS] = messages.status("idle", messages.NO_IMAGE, ident=ident)
         updates[overlay_parts.OVERLAY] = {"id": ident, "words": {"empty": messages.EMPTY_OVERLAY}}
-        updates |= {"answered": view.answered(ident), **rail.without_answer(settings)}
+        updates |= {"answered": {"key": str(ident)}, **_without_norms(settings)}
     return updates
 
 
@@ -232,12 +238,20 @@ def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -
             overlay_parts.FINDINGS: view.reason(step, [*notes, *step.settings.notes], ident),
             maps_parts.PLANES: None,
             methods_parts.GUIDE: None,
-            rail_parts.RAIL: {"id": new_number(), "chosen": step.settings.layer, "stages": []},
-            **rail.without_answer(step.settings),
-            **trust.without_answer(),
-            "answered": view.answered(ident),
+            trust_parts.TRUST: {"key": "", "why": "", "quick": False},
+            **_without_stages(step.settings),
+            **_without_norms(step.settings),
+            "answered": {"key": str(ident)},
         }
     return updates
+
+
+def _without_stages(settings: Settings) -> Updates:
+    return {rail_parts.RAIL: {"chosen": settings.layer, "stages": []}}
+
+
+def _without_norms(settings: Settings) -> Updates:
+    return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
 
 
 def _partial_map(step: Refining, ident: int) -> Updates:
@@ -258,9 +272,9 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
         **_map(step, ident, ask),
         maps_parts.BARS: view.classes(step, ident) | listed(step),
         overlay_parts.FINDINGS: view.findings(step, ident),
-        **trust.identify_map(step, ident),
+        trust_parts.TRUST: trust_view.identify(step, ident),
         overlay_parts.FOLD: {"text": messages.folded(step)},
-        "answered": view.answered(ident),
+        "answered": {"key": str(ident)},
         **({panel_parts.METHOD: picker.update(settings)} if step.is_mistimed else {}),
         **(_followers(settings) if settings.bands else {}),
     }
@@ -268,7 +282,12 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
 
 def _followers(settings: Settings) -> Updates:
     """Update the parts that follow the settings."""
-    return {"question": view.question(settings), **{part: value(settings) for part, value in FOLLOWERS.items()}}
+    explains = batch_messages.FOR_SENTENCE if settings.loaded.encodes_text else batch_messages.FOR_CLASS
+    return {
+        "question": view.question(settings),
+        api_parts.SNIPPET_LIST: snippets(settings),
+        batch_parts.MANY_HEAD: explains,
+    }
 
 
 def _map(step: Answer, ident: int, ask: Ask) -> Updates:
@@ -277,7 +296,7 @@ def _map(step: Answer, ident: int, ask: Ask) -> Updates:
     return {
         overlay_parts.STATUS: headline.status(step, ident, checked.verdict if checked else None),
         overlay_parts.OVERLAY: view.answer(step, ident, ask.crops),
-        maps_parts.PLANES: channels_view.planes(step, ident),
+        maps_parts.PLANES: channels_view.planes(step),
         methods_parts.GUIDE: guide.pack(step, ident),
     }
 
@@ -291,8 +310,12 @@ def _stored(stored: dict[str, Any], sent: bool) -> Updates:
 
 def _error(message: str) -> Updates:
     """Show an error in the status line; the old result stays, marked as outdated."""
-    line: Updates = {overlay_parts.STATUS: error_line(message)}
+    line = _error_line(message)
     return line if model_cache.first_model() else {**panel.list_models(), **line}
+
+
+def _error_line(message: str) -> Updates:
+    return {overlay_parts.STATUS: messages.status("error", message)}
 
 
 def _precedes_a_map(step: Step) -> bool:

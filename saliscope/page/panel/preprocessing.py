@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from saliscope import limits
@@ -21,26 +22,19 @@ def pack(loaded: LoadedModel) -> dict[str, Any]:
     model = loaded.model
     available = [] if limits.SHARED_GPU else devices.available()
     choice = {"device": devices.full_name(loaded.device)} if len(available) > 1 else {}
+    found: dict[str, Any] = {"notes": [], "base": base, "values": choice, "changed": changed, "devices": available}
     if not (model.notes or set(changed) - {"crop", "device"}):
-        if not choice:
-            return {"notes": []}
-        own = {"notes": [], "base": base, "values": choice, "changed": changed, "devices": available}
-        return own | {"summary": messages.device(choice["device"])}
-    hints = (f" {overrides.SET_THEM}.", f" {overrides.SET_SCORE}.")  # options of the command line
-    notes = list(model.notes)
-    for hint in hints:
-        notes = [note.replace(hint, "") for note in notes]
-    height, width = model.size
-    values = {
-        "size": f"{height}x{width}",
-        "mean": _numbers(model.preparation.mean),
-        "std": _numbers(model.preparation.std),
-    }
+        return found | {"summary": messages.device(choice["device"])} if choice else {"notes": []}
+    hints = f" ({re.escape(overrides.SET_THEM)}|{re.escape(overrides.SET_SCORE)})\\."  # options of the command line
+    (height, width), mean, std = model.size, _numbers(model.preparation.mean), _numbers(model.preparation.std)
+    values = {"size": f"{height}x{width}", "mean": mean, "std": std}
     if model.task == "classification" and not loaded.encodes_text:
         values["score"] = loaded.score
-    summary = messages.preprocessing(height, width, values["mean"], values["std"])
-    found = {"notes": notes, "base": base, "values": values | choice, "changed": changed, "devices": available}
-    return found | {"summary": summary}
+    return found | {
+        "notes": [re.sub(hints, "", note) for note in model.notes],
+        "values": values | choice,
+        "summary": messages.preprocessing(height, width, mean, std),
+    }
 
 
 def crop(loaded: LoadedModel) -> dict[str, Any]:

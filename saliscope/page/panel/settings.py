@@ -13,6 +13,7 @@ from saliscope.compute import messages, model_cache
 from saliscope.compute.answers import LoadedModel, Scene, Settings
 from saliscope.compute.channels import network
 from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.rail.network import drawing
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import bands, examples, uploads
@@ -84,6 +85,7 @@ def update(settings: Settings, question: Request, form: dict[str, Any]) -> Updat
         updates[parts.LAYER] = Props(names=layers(loaded), value=chosen["layer"])
         updates[parts.METHOD] = methods.update(settings)
         updates[parts.TARGET] = _classes(settings, question)
+        updates["network"] = drawing(loaded)
     else:
         for name in ("layer",) if settings.refusal else ("layer", "target"):  # the user corrects the refused sentence
             if getattr(question, name) != chosen[name]:

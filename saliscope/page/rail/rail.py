@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from saliscope.compute.answers import Answer, Settings
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.rail import description, network, norms
-from saliscope.compute.request import LONGEST, Request
+from saliscope.compute.rail import description, norms
+from saliscope.compute.request import LONGEST
 from saliscope.page.events import Ask, on, run_job
 from saliscope.page.rail import parts, view
 from saliscope.page.wire import Updates
-
-
-def drawing(settings: Settings, form: dict[str, Any]) -> Updates:
-    """Update the drawing if the model is not the one of the form."""
-    options = form.get("options")
-    known = options.get("model") if isinstance(options, dict) else None
-    return {} if known == settings.loaded.name else {"network": network.drawing(settings.loaded)}
-
-
-def identify_norms(step: Answer, question: Request) -> Updates:
-    """Identify the requested norms after an answer."""
-    return {"gradients": view.identify(step, str(question.image))}
-
-
-def without_answer(settings: Settings) -> Updates:
-    """Clear the norms if nothing is explained."""
-    return {"gradients": {"key": "", "chosen": settings.layer, "note": ""}}
-
-
-def without_stages(step: Answer, ident: int) -> Updates:
-    """Clear the maps of the stages for a network without comparable stages."""
-    return {parts.RAIL: {"id": ident, "chosen": step.settings.layer, "stages": []}}
 
 
 @on(parts.RAIL, "measure")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
+from saliscope.compute.messages import status
 from saliscope.compute.ranking import engine, messages
-from saliscope.compute.ranking.engine import Ranking, RankingOptions
+from saliscope.compute.ranking.engine import Ranking
 from saliscope.errors import Refused
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.ranking import parts, view
@@ -21,28 +22,24 @@ GRACE = 5.0
 def rank(ask: Ask) -> Iterator[Updates]:
     """Show the table row by row; a new ranking replaces the previous one of the same visitor."""
     try:
-        options: RankingOptions | Refused = engine.parse_options(ask.data)
+        options = engine.parse_options(ask.data)
     except Refused as refusal:
-        options = refusal
+        yield {parts.RANKING: status("error", str(refusal))}
+        return
     known: view.Packed = {}
-    current = Run(0.0)
 
     def steps(run: Run) -> Iterator[Updates]:
-        nonlocal current
-        current = run
-        if isinstance(options, Refused):
-            raise options
         for step in engine.rank(ask.question(), options, run):
             if isinstance(step, Ranking):
                 yield {parts.RANKING: view.ranking(step, known)}
             elif isinstance(step, Waiting):
-                yield {parts.RANKING: view.waiting(step)}
+                yield {parts.RANKING: status("busy", step.message, fraction=step.fraction)}
 
     def show_error(message: str) -> Updates:
-        return {parts.RANKING: view.refused(messages.STOPPED if current.cancelled else message)}
+        return {parts.RANKING: status("error", message)}
 
-    seconds = GRACE if isinstance(options, Refused) else options.seconds + GRACE
-    yield from run_job(ask.job("ranking"), steps, show_error, seconds=seconds, unknown=messages.UNKNOWN)
+    seconds, unknown, stopped = options.seconds + GRACE, messages.UNKNOWN, messages.STOPPED
+    yield from run_job(ask.job("ranking"), steps, show_error, seconds=seconds, unknown=unknown, stopped=stopped)
 
 
 stop_on(parts.RANKING, "ranking")

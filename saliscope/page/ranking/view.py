@@ -11,14 +11,13 @@ from torch.nn import functional
 
 import explainers
 from explainers import RankedMap, Recommendation
-from saliscope.compute import messages as page_messages
-from saliscope.compute.answers import Waiting
+from saliscope.compute.messages import plain, status
 from saliscope.compute.methods import badges
 from saliscope.compute.methods.messages import NO_WEIGHTS
 from saliscope.compute.ranking import messages
 from saliscope.compute.ranking.engine import Ranking
 from saliscope.page.components import view
-from saliscope.page.wire import base64_text, new_number
+from saliscope.page.wire import base64_text
 
 SIDE = 16
 """Cells of the side of a small map, which the table draws at 40 pixels."""
@@ -30,33 +29,24 @@ Packed = dict[tuple[str, int], Row]
 CROP = "", 0
 
 
-def waiting(step: Waiting) -> dict[str, Any]:
-    """Pack the status before the first result."""
-    return _status("busy", [step.message], step.fraction)
-
-
-def refused(message: str) -> dict[str, Any]:
-    """Pack an error message; the table does not change."""
-    return _status("error", [message])
-
-
 def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
     """Pack the current table."""
     result, settings = step.result, step.settings
     over = step.left is None
     if result is None:
-        return _status("busy", messages.started(step.target), 0.0) | {"rows": []}
+        return status("busy", *messages.started(step.target), fraction=0.0) | {"rows": []}
     groups = _groups(result)
     rows = [_row(group, index, known) for index, group in enumerate(groups)]
     for row, group, rank in zip(rows, groups, _ranks(groups), strict=True):
         row |= {"rank": rank, "best": rank == 1 and row["beats"]}
         row["badges"] = badges.badges(explainers.METHODS[group[0].method], settings.loaded)
     parts = (
-        messages.finished(result, step.target, _conclusion(rows), step.stopped)
+        messages.finished(result, step.target, *_conclusion(rows), step.stopped)
         if over
         else messages.progress(result, step.target, step.left or 0.0)
     )
-    value = _status("stopped" if step.stopped else "done" if over else "busy", parts, None if over else step.fraction)
+    state = "stopped" if step.stopped else "done" if over else "busy"
+    value = status(state, *parts, fraction=None if over else step.fraction)
     if CROP not in known:
         known[CROP] = view.jpeg(step.crop, IMAGE)
     value |= {"rows": [*rows, *_controls(groups)], "crop": known[CROP]}
@@ -95,16 +85,12 @@ def _shown(group: list[RankedMap]) -> float | None:
     return None if difference is None else round(difference, messages.DIGITS)
 
 
-def _conclusion(rows: list[Row]) -> messages.Conclusion:
+def _conclusion(rows: list[Row]) -> tuple[str, str, bool]:
     """Return the first row, the first one that is better than all controls, and whether that has a warning."""
     better = next((row for row in rows if row["beats"] and row["rank"]), None)
     first, found = (messages.title(row["title"], row["layer"]) if row else "" for row in (rows[0], better))
     warned = better is not None and any(label == NO_WEIGHTS for label, _ in better["badges"])
-    return messages.Conclusion(first, found, warned)
-
-
-def _status(state: str, parts: list[Any], fraction: float | None = None) -> dict[str, Any]:
-    return page_messages.status(state, *parts, ident=new_number(), fraction=fraction)
+    return first, found, warned
 
 
 def _row(group: list[RankedMap], index: int, known: Packed) -> Row:
@@ -221,7 +207,7 @@ def _full_rows(result: Recommendation) -> Recommendation:
 
 
 def _refused(result: Recommendation) -> list[list[str]]:
-    return [[_title(name), page_messages.plain(reason)] for name, reason in result.refused.items()]
+    return [[_title(name), plain(reason)] for name, reason in result.refused.items()]
 
 
 def _title(name: str) -> str:

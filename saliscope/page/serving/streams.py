@@ -7,7 +7,7 @@ wait for the next one, and repeated parts are sent only once.
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
+from collections.abc import Callable
 
 import brotli
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,47 +22,21 @@ CALL = "/gradio_api/call/"
 """Streams of the answers to programs."""
 
 
-class Compressor(Protocol):
-    """Compresses a stream in parts."""
-
-    def add(self, data: bytes) -> bytes:
-        """Return the compressed part, complete."""
-
-    def end(self) -> bytes:
-        """Return the end of the stream."""
+Compressor = tuple[Callable[[bytes], bytes], Callable[[], bytes]]
+"""Functions that compress a part of a stream completely, and that return its end."""
 
 
-class Brotli:
-    """Compress with brotli."""
-
-    def __init__(self) -> None:
-        self._stream = brotli.Compressor(quality=LEVEL, lgwin=WINDOW)
-
-    def add(self, data: bytes) -> bytes:
-        """Return the compressed part, complete."""
-        return bytes(self._stream.process(data) + self._stream.flush())
-
-    def end(self) -> bytes:
-        """Return the end of the stream."""
-        return bytes(self._stream.finish())
+def _brotli() -> Compressor:
+    stream = brotli.Compressor(quality=LEVEL, lgwin=WINDOW)
+    return lambda data: stream.process(data) + stream.flush(), stream.finish
 
 
-class Gzip:
-    """Compress with gzip."""
-
-    def __init__(self) -> None:
-        self._stream = zlib.compressobj(LEVEL, wbits=31)
-
-    def add(self, data: bytes) -> bytes:
-        """Return the compressed part, complete."""
-        return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
-
-    def end(self) -> bytes:
-        """Return the end of the stream."""
-        return self._stream.flush()
+def _gzip() -> Compressor:
+    stream = zlib.compressobj(LEVEL, wbits=31)
+    return lambda data: stream.compress(data) + stream.flush(zlib.Z_SYNC_FLUSH), stream.flush
 
 
-KINDS: dict[str, type[Brotli] | type[Gzip]] = {"br": Brotli, "gzip": Gzip}
+KINDS = {"br": _brotli, "gzip": _gzip}
 
 
 class Streams:
@@ -94,9 +68,10 @@ class Streams:
                     message = {**message, "headers": headers.raw}
             elif stream is not None and message["type"] == "http.response.body":
                 body = message.get("body", b"")
-                packed = stream.add(body) if body else b""
+                add, end = stream
+                packed = add(body) if body else b""
                 if not message.get("more_body", False):
-                    packed += stream.end()
+                    packed += end()
                 message = {**message, "body": packed}
             await send(message)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from saliscope.compute.answers import Answer
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
@@ -13,20 +12,10 @@ from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.trust import parts, view
-from saliscope.page.wire import Updates, new_number
+from saliscope.page.wire import Updates
 
 JOB = "trust"
 """Name of these jobs among the jobs of a visitor."""
-
-
-def identify_map(step: Answer, ident: int) -> Updates:
-    """Identify the map that can be checked after an answer."""
-    return {parts.TRUST: view.identify(step, ident)}
-
-
-def without_answer() -> Updates:
-    """Clear the checks if nothing is explained."""
-    return {parts.TRUST: {"id": new_number(), "key": "", "why": "", "quick": False}}
 
 
 def interrupt(session: str) -> Updates:

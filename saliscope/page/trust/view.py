@@ -12,7 +12,6 @@ from saliscope.compute.answers import Answer
 from saliscope.compute.methods import badges
 from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
-from saliscope.compute.verdict import verdict_of
 from saliscope.page.components import view
 from saliscope.page.wire import base64_text
 
@@ -22,7 +21,7 @@ MARKS: dict[bool | None, str] = {True: "good", False: "bad", None: "unknown"}
 def identify(step: Answer, ident: int) -> dict[str, Any]:
     """Pack the key of the map to check and its verdict so far, and whether the check runs automatically, or why not."""
     why, known = engine.why_not(step), engine.find(step.settings.key)
-    verdict = known.verdict if known else verdict_of(step)
+    verdict = known.verdict if known else step.verdict
     quick = not why and verdict.follows_tests and engine.is_quick(step.settings)
     return {"id": ident, "key": step.settings.key, "why": why, "quick": quick, **pack_verdict(verdict)}
 

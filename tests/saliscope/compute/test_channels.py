@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_act
     left, top, right, bottom = gradient.window
     inside = gradient.map[top:bottom, left:right]
     assert inside.count_nonzero() == gradient.map.count_nonzero() and right - left < 0.6 * 224
-    assert view.input_gradient(gradient, 1)["map"]["h"] == bottom - top
+    assert view.input_gradient(gradient)["map"]["h"] == bottom - top
 
     saturated = int((explainers.feature_maps(*inputs(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
     dead = int(steps(channels.sheet)[Sheet].dead.nonzero()[0])
@@ -116,7 +116,7 @@ def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_act
         said = messages.input_gradient(found)
         assert f"before the activation function, which sets {signed(found.before)}" in said
     none = replace(found, map=torch.zeros_like(found.map), before=None)
-    assert "is zero" in messages.input_gradient(none) and "map" not in view.input_gradient(none, 1)
+    assert "is zero" in messages.input_gradient(none) and "map" not in view.input_gradient(none)
 
 
 def test_receptive_fields_of_all_cells_equal_those_of_each_cell() -> None:
@@ -148,7 +148,7 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(monkeypatch: py
     assert channels.capacity(torch.empty(1, 224, 448)) == channels.capacity(torch.empty(1, 56, 112))
     large = replace(REQUEST, layer="stages.0")
     sheet = steps(channels.sheet, large, numbers=[5, 2])[Sheet]
-    packed = view.sheet(sheet, "1", 1)
+    packed = view.sheet(sheet, "1")
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
     assert steps(channels.channel, large, number=2)[Channel].map.shape == (112, 112)
     monkeypatch.setattr(channels, "MOST", 640)

@@ -193,7 +193,7 @@ def test_the_numbers_are_those_of_the_library() -> None:
     paths = [DOG, *(str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG)]
     images = torch.cat([a.prepare(Image.open(path)) for path in paths])
     expected = explainers.compare_models(a.network, b.network, images, method=found.method)
-    packed = view.compared(1, found)
+    packed = view.compared(found)
     assert len(packed["rows"]) == len(paths) == 9 and packed["rows"][0]["name"] == messages.YOUR_IMAGE
     assert torch.equal(found.result.scores_b, expected.scores_b) and not found.notes
     assert found.result.differences == expected.differences
@@ -210,16 +210,16 @@ def test_the_numbers_are_those_of_the_library() -> None:
 
 def test_what_the_page_says_about_other_pairs() -> None:
     """Opposite scores change all predictions; a network whose first layer is zero has zero maps."""
-    packed = view.compared(1, compare("opposite", image=None))
+    packed = view.compared(compare("opposite", image=None))
     assert packed["text"].startswith("The predictions differ for 9 of 9 images.")
     assert all(row["a"].split(",")[0] != row["b"].split(",")[0] for row in packed["rows"])
 
-    alone = view.compared(1, compare("same", with_examples=False))
+    alone = view.compared(compare("same", with_examples=False))
     assert alone["text"].startswith("The predictions differ for 0 of 1 image. Rank correlation of Grad-CAM: 1.00.")
     assert alone["similarity"] is None and alone["similarity_notes"][1:] == ["Include the examples."]
     assert alone["divergence"].startswith("The outputs of all 7 layers are equal")
 
-    packed = view.compared(1, compare("blind"))
+    packed = view.compared(compare("blind"))
     assert packed["text"].endswith("Maps of Grad-CAM were not compared: the map of B is zero everywhere.")
     assert {row["correlation"] for row in packed["rows"]} == {"the map of B is zero everywhere"}
     (note,) = packed["similarity_notes"]

@@ -19,7 +19,6 @@ from saliscope.compute.answers import Answer, Refining
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import costs
 from saliscope.compute.request import Request
-from saliscope.compute.verdict import facts_of
 from tests.saliscope.compute.asking import DOG, answered
 
 
@@ -84,7 +83,7 @@ def test_the_sentence_claims_only_what_the_method_shows(answers: dict[str, Answe
         ("random_control", "This control map does not use the network.", ""),
     ):
         answer = answers[name]
-        better = judge_facts(replace(facts_of(answer), comparisons=tested))
+        better = judge_facts(replace(answer.facts, comparisons=tested))
         for verdict, sentence in ((None, before), (better, after)):
             first, second = headline.headline(answer, verdict)
             assert first == "German shepherd, 94%." and second.startswith(sentence), name

@@ -17,6 +17,7 @@ from torch import nn
 
 import explainers
 from saliscope import limits
+from saliscope.compute import network_calls
 from saliscope.compute.jobs import runs
 from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import experiments, expressions, presets
@@ -115,7 +116,7 @@ def test_the_generated_code_and_the_edges_have_the_same_gradients() -> None:
             parts = [g for (source, _, _), g in found.without.edges.items() if source == step.name]
             if parts:
                 torch.testing.assert_close(sum(parts), found.without.tensors[step.name], msg=str(experiment))
-        assert lab_view.outcome(found, 1)["finding"] == "", "all are finite"
+        assert lab_view.outcome(found)["finding"] == "", "all are finite"
 
 
 REFUSED = {
@@ -226,7 +227,7 @@ NOT_FINITE: list[tuple[str | Experiment, str]] = [
 def test_a_value_or_gradient_that_is_not_finite_is_explained() -> None:
     """The answer is valid JSON."""
     for given, expected in NOT_FINITE:
-        packed = lab_view.outcome(outcome(given if isinstance(given, Experiment) else Experiment(given)), 1)
+        packed = lab_view.outcome(outcome(given if isinstance(given, Experiment) else Experiment(given)))
         text = json.dumps(packed, allow_nan=False)
         assert packed["finding"].startswith(expected), packed["finding"]
         assert '"Infinity"' in text or '"-Infinity"' in text or '"NaN"' in text, given
@@ -286,7 +287,7 @@ def test_every_task_learns_and_presets_show_their_phenomenon() -> None:
     runs_of |= {name: trained(PRESETS[name]) for name in ("exploding", "clipped", "vanishing")}
     for name, found in runs_of.items():
         assert presets.parse_form(json.loads(json.dumps(asdict(PRESETS[name])))) == PRESETS[name]
-        assert len(json.dumps(lab_view.curves(found, 3), allow_nan=False)) < 500_000
+        assert len(json.dumps(lab_view.curves(found), allow_nan=False)) < 500_000
         assert len(found.at) <= limits.TRAINING_POINTS
     for task in presets.TASKS:
         found = runs_of[task]
@@ -340,7 +341,7 @@ def test_layer_norms_equal_autograd() -> None:
     c = network[2](b)
     d = c.relu()
     grads = torch.autograd.grad(network[5](d.flatten(1))[0, 2], (a, b, c, d))
-    found = lab_engine.layer_norms(network, images, 2, ["0", "1", "2", "3"])
+    found = network_calls.layer_gradients(network, images, 2, ["0", "1", "2", "3"])
     for name, gradient in zip("0123", grads, strict=True):
         assert float(found[name][0]) == pytest.approx(float(gradient.norm()), rel=1e-5)
         assert float(found[name][1]) == pytest.approx(float((gradient == 0).float().mean()))

@@ -18,7 +18,6 @@ from explainers.metrics.comparison import Comparison, adjust, results_of
 from explainers.verdict import facts as verdicts
 from saliscope.compute import headline
 from saliscope.compute.answers import Answer
-from saliscope.compute.verdict import facts_of
 
 METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
 COUNT, REAL = 440, 24
@@ -109,7 +108,7 @@ def test_no_sentence_contradicts_another_one_or_the_numbers(answers: dict[str, A
         answer = answers[draws.choice(METHODS)]
         plane = torch.rand(7, 7, generator=torch.Generator().manual_seed(seed)) ** draws.choice([1, 20])
         answer = replace(answer, map=plane, probabilities=probabilities(draws), share=draws.choice([1.0, 1.0, 0.03]))
-        known = facts_of(answer)
+        known = answer.facts
         known = replace(known, **{name: value for name, value in facts.items() if name != "range"})
         if draws.random() < 0.3:
             known = replace(known, range=facts["range"])

@@ -22,7 +22,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
-from saliscope.page.batch.engine import Indexed, Progress
+from saliscope.page.batch.engine import Indexed
 from saliscope.runs.sources.location import IMAGE_SUFFIXES, is_image
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
@@ -181,7 +181,7 @@ def test_images_become_an_index_of_the_layer_and_the_stages(tmp_path: Path) -> N
     files = [str(EXAMPLES / f"{name}.jpg") for name in names]
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff")
     *before, found = steps([*files, str(tmp_path / "broken.jpg")], work=engine.index, layer="stages.6")
-    assert any(isinstance(step, Progress) for step in before) and isinstance(found, Indexed)
+    assert any(isinstance(step, Waiting) for step in before) and isinstance(found, Indexed)
     assert found.message.startswith("3 of 4 images indexed for EfficientNet-Lite0 at stages.6, ")
     assert "1 could not be read" in found.message
     layers = set(found.index.units["layer"].to_pylist())

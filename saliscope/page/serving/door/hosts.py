@@ -62,10 +62,10 @@ class Hosts:
         name = name_of(host)
         if not name or name in self.names:
             return bool(name)
-        address = _address(name)
+        address = address_of(name)
         if address is None:
             return False
-        return self.everywhere or address.is_loopback or address == _address((scope.get("server") or [""])[0])
+        return self.everywhere or address.is_loopback or address == address_of((scope.get("server") or [""])[0])
 
     def answers_request(self, headers: dict[bytes, bytes], scope: Message) -> bool:
         """Return whether the page answers a request; the proxy of a Space may change `Host`."""
@@ -110,7 +110,7 @@ class Hosts:
             hops = [hop.strip() for hop in ",".join(values).split(",") if hop.strip()]
             if hops:
                 peer = _without_port(hops[-min(self.proxies, len(hops))])
-        address = _address(peer)
+        address = address_of(peer)
         if address is None:
             return "unknown"
         if isinstance(address, ipaddress.IPv6Address):
@@ -139,7 +139,7 @@ def _without_port(hop: str) -> str:
     return name_of(hop) or hop
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return an address, that of IPv4 inside IPv6 as IPv4; None for other text."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
