@@ -176,11 +176,10 @@ def answer_ticket(
     def pack(**fields: Any) -> Updates:
         return {part: {"ticket": ask.integer("ticket", 0), **fields}}
 
-    def steps(run: Run) -> Iterator[Updates]:
-        for step in work(run):
-            is_waiting = isinstance(step, Waiting)
-            yield pack(waiting=step.message, fraction=step.fraction) if is_waiting else pack(**show(step))
+    def wait(step: Waiting) -> Updates:
+        return pack(waiting=step.message, fraction=step.fraction)
 
+    steps = _steps(work, wait, lambda step: pack(**show(step)))
     yield from run_job(ask.job(name), steps, lambda message: pack(refused=message))
 
 
@@ -200,10 +199,15 @@ def answer_number(
     def pack(state: str = "done", text: str = "", fraction: float | None = None, **fields: Any) -> Updates:
         return {part: {"number": number, "state": state, "text": text, "fraction": fraction, **fields}}
 
-    def steps(run: Run) -> Iterator[Updates]:
-        for step in work(run):
-            is_waiting = isinstance(step, Waiting)
-            yield pack("waiting", step.message, step.fraction) if is_waiting else pack(**show(step))
+    def wait(step: Waiting) -> Updates:
+        return pack("waiting", step.message, step.fraction)
 
-    show_error = partial(pack, "refused")
+    steps, show_error = _steps(work, wait, lambda step: pack(**show(step))), partial(pack, "refused")
     yield from run_job(ask.job(name), steps, show_error, question=str(number), number=number)
+
+
+def _steps(
+    work: Callable[[Run], Iterator[Any]], wait: Callable[[Waiting], Updates], show: Callable[[Any], Updates]
+) -> Callable[[Run], Iterator[Updates]]:
+    """Return the steps of a job: those of `work(run)`, packed by `wait` while it waits and by `show` otherwise."""
+    return lambda run: (wait(step) if isinstance(step, Waiting) else show(step) for step in work(run))
