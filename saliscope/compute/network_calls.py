@@ -223,18 +223,28 @@ def _effect(
             return (original - score(_logits(network(images))))[0]
 
 
-def layer_gradients(
-    network: Any, images: torch.Tensor, target: int | explainers.Target, layers: list[str]
-) -> dict[str, tuple[float, float]]:
-    """Return the norm of the gradient of the score at each layer output, and the fraction of zeros in the gradient.
+def gradient_norm(gradient: torch.Tensor) -> float:
+    """Return the norm in float64: squares may underflow in float32. Not all devices have float64."""
+    return float(torch.linalg.vector_norm(gradient.detach().cpu(), dtype=torch.float64))
 
-    A layer without a gradient has (0, 1).
-    """
-    results = dict.fromkeys(layers, (0.0, 1.0))
+
+def norm_and_zeros(gradient: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of a gradient, and the fraction of its values that are zero."""
+    return gradient_norm(gradient), float((gradient.detach().cpu() == 0).double().mean())
+
+
+def layer_gradients(
+    network: Any,
+    images: torch.Tensor,
+    target: int | explainers.Target,
+    layers: list[str],
+    measure: Callable[[torch.Tensor], R],
+) -> dict[str, R]:
+    """Return `measure` of the gradient of the score at each layer output; it is zero at layers without a gradient."""
+    results = dict.fromkeys(layers, measure(torch.zeros(1)))
 
     def record(name: str, gradient: torch.Tensor) -> None:
-        values = gradient.detach().cpu().double()  # squares may underflow in float32, and not all devices have float64
-        results[name] = float(values.norm()), float((values == 0).double().mean())
+        results[name] = measure(gradient)
 
     with torch.enable_grad(), explainers.edit_gradients({(network, name): partial(record, name) for name in layers}):
         inputs = images.detach().clone().requires_grad_()

@@ -58,8 +58,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
         if subject is None:
             raise Refused(settings.refusal or messages.NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]
-        measured = network_calls.run(
-            loaded.name, network_calls.layer_gradients, images, target=subject.target, layers=names
-        )
+        options = {"target": subject.target, "layers": names, "measure": network_calls.norm_and_zeros}
+        measured = network_calls.run(loaded.name, network_calls.layer_gradients, images, **options)
     norms, zeros = zip(*measured.values(), strict=True) if measured else ((), ())
     yield Depth(settings, subject.name, loaded.layers, list(norms), list(zeros))

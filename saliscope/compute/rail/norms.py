@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from PIL import Image
 from torch import Tensor
@@ -69,6 +68,5 @@ def _measure(
         subject = scene.subject_of(settings, crop, images)
         if subject is None:
             return "", {}
-        options: dict[str, Any] = {"target": subject.target, "layers": names}
-        found = network_calls.run(loaded.name, network_calls.layer_gradients, images, **options)
-        return subject.name, {name: norm for name, (norm, _) in found.items()}
+        options = {"target": subject.target, "layers": names, "measure": network_calls.gradient_norm}
+        return subject.name, network_calls.run(loaded.name, network_calls.layer_gradients, images, **options)

@@ -341,7 +341,7 @@ def test_layer_norms_equal_autograd() -> None:
     c = network[2](b)
     d = c.relu()
     grads = torch.autograd.grad(network[5](d.flatten(1))[0, 2], (a, b, c, d))
-    found = network_calls.layer_gradients(network, images, 2, ["0", "1", "2", "3"])
+    found = network_calls.layer_gradients(network, images, 2, list("0123"), network_calls.norm_and_zeros)
     for name, gradient in zip("0123", grads, strict=True):
         assert float(found[name][0]) == pytest.approx(float(gradient.norm()), rel=1e-5)
         assert float(found[name][1]) == pytest.approx(float((gradient == 0).float().mean()))
