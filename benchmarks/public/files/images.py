@@ -220,7 +220,7 @@ def _directory_at(big: bool, offset: int) -> bytes:
 
 
 def _tiff(tags: dict[int, tuple[int, int, int]], pages: int = 1, body: bytes = b"", loop: bool = False) -> bytes:
-    """Return a TIFF whose pages all have these tags: the type, the number of values, and a value or its place."""
+    """Return a TIFF whose pages all have these tags: the type, the number of values, and a value or its position."""
     entries = b"".join(struct.pack("<HHII", tag, *entry) for tag, entry in sorted(tags.items()))
     start, size = 8 + len(body), 2 + len(entries) + 4
     following = [*(start + size * number for number in range(1, pages)), start if loop else 0]
