@@ -268,5 +268,5 @@ def test_a_request_that_is_answered_at_once_listens_until_it_is_left() -> None:
         found.append(visitor.is_listening)
         await respond(send)
 
-    ask(path="/gradio_api/run/x", app=app, left=left, client=("1.2.3.4", 1))
+    ask(path="/gradio_api/run/explain", app=app, left=left, client=("1.2.3.4", 1))
     assert found == [True, False]
