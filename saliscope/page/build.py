@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -92,12 +91,6 @@ def _respond(event: gr.EventData, request: gr.Request) -> Iterator[Any]:
 def _waiting(demo: gr.Blocks) -> int:
     """Return the number of requests that Gradio has not started."""
     return len(demo._queue)
-
-
-def _compress(script: bundle.Bundle) -> None:
-    """Compress the script for slow lines, after everything that the first visitor waits for."""
-    proxy.loaded.wait()
-    script.compress()
 
 
 def _thumbnails(_: Request) -> Response:
@@ -257,7 +250,6 @@ def serve(
     connections.limit(demo.server)
     print(messages.served(address), flush=True)
     proxy.start(model, own, device)
-    threading.Thread(target=_compress, args=[script], name="compress", daemon=True).start()
     if block:
         with contextlib.suppress(KeyboardInterrupt):
             shutdown.wait()

@@ -11,8 +11,6 @@ DELAY = 3.0
 """Seconds after which torch is imported, if no page is opened before: the first page would wait for both."""
 wanted = threading.Event()
 """Set when a page asks for something."""
-loaded = threading.Event()
-"""Set when the first model is loaded, or cannot be loaded."""
 
 
 def features() -> Any:
@@ -37,7 +35,5 @@ def start(model: str, own: Mapping[str, Any] | None, device: str) -> None:
             model_cache.use_device(device)
             model_cache.start(model, own)
         features()
-        model_cache.ready.wait()
-        loaded.set()
 
     threading.Thread(target=load, name="start", daemon=True).start()

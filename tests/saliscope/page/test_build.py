@@ -40,10 +40,11 @@ def attributes():
     return found
 
 before = attributes()
+from saliscope.compute import model_cache
 from saliscope.page import build, features
 build.serve(build.build(), model="efficientnet_lite0", host="127.0.0.1", port=int(sys.argv[1]), block=False)
 build.proxy.wanted.set()
-assert build.proxy.loaded.wait(100)
+assert model_cache.ready.wait(100)
 after = attributes()
 changed = [name for name, value in before.items() if after.get(name, MISSING) is not value]
 known = {name[0] for name in before}
