@@ -64,86 +64,46 @@ def is_near(found: list[int], channel: int) -> bool:
     return bool(np.abs(np.subtract(found, wanted)).max() < 25)
 
 
-def test_tiles_and_the_open_channel_have_names_with_their_test(view: Visit) -> None:
+def test_names_have_their_test_and_channels_are_found_by_word_or_number(view: Visit) -> None:
     """A name is never without its number: on a tile, it is in the tooltip and read by screen readers."""
-    page = view.page
+    page, unit = view.page, view.page.locator("#hl-unit")
     expect(tile(view, 3)).to_contain_text(re.compile(f"tabby.*{TEST}"))
     expect(tile(view, 3)).to_have_attribute("title", re.compile(f"tabby.*{TEST}"))
     expect(tile(view, 4)).not_to_contain_text("AUC")
     long = tile(view, 17).locator("em")
     assert long.evaluate("(node) => node.scrollWidth > node.clientWidth && node.clientHeight < 30")
     expect(page.locator("#hl-opened")).to_contain_text(re.compile(f"tabby.*{TEST}"))
-    unit = page.locator("#hl-unit")
     expect(unit).to_contain_text(re.compile("tabby.*97 of 100 pairs.*25 photos"))
     expect(unit).to_contain_text("12% of the 5,000 images")
-    tile(view, 4).click()
-    expect(unit).to_contain_text("No name")
-    expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
 
-
-def test_similar_channels_open_and_crops_are_shown_with_their_place(view: Visit) -> None:
-    page, unit = view.page, view.page.locator("#hl-unit")
-    unit.get_by_role("button", name=re.compile("^0")).click()
-    expect(page.locator("#hl-opened input")).to_have_value("0")
-    expect(unit.locator(".hl-unit-nearest button")).to_have_text(["1", "2"])
-    crops = unit.get_by_role("img", name="tabby")
-    expect(crops).to_have_count(2)
-    expect(crops.first).to_have_attribute("alt", re.compile("5.5"))
-    photo, part = (unit.locator(f".hl-unit-photo {name}").bounding_box() for name in ("img", "i"))
-    assert part["width"] == pytest.approx(photo["width"] / 2) and part["height"] == pytest.approx(photo["height"])
-    crops.nth(1).hover()
-    expect(unit.get_by_role("img", name="whole photo")).to_have_attribute("alt", re.compile("photo 2$"))
-    unit.get_by_role("button", name="By effect").click()
-    expect(unit.get_by_role("img", name="whole photo")).to_have_attribute("alt", re.compile("photo 1$"))
-    page.wait_for_function("new URL(location.href).searchParams.get('channel') === '0'")
-    page.reload()
-    expect(page.locator("#hl-opened input")).to_have_value("0")
-
-
-def test_tiles_show_the_images_of_the_index_by_one_request(view: Visit) -> None:
-    """Hovering shows the response to the image. Another layer offers only the images that its index has."""
-    page, show, requests = view.page, view.page.locator("select[name=show]"), len(view.requests)
-    response = color(view, 5)
-    for kind, shift in (("synthetic", 0), ("top", 1)):
-        show.select_option(kind)
-        view.until(f"document.querySelector(\"{TILES}[data-channel='5'] canvas\").width === 64")
-        page.wait_for_timeout(300)
-        assert is_near(color(view, 5), 5 + shift) and is_near(color(view, 39), 39 + shift), kind
-    assert len(view.sent(requests)) == 2
-    tile(view, 5).hover()
-    assert not is_near(color(view, 5), 6)
-    page.mouse.move(5, 5)
-    assert is_near(color(view, 5), 6)
-    show.select_option("response")
-    assert color(view, 5) == response
-    show.select_option("top")
-    view.after(lambda: view.choose("layer", "head"), "grid")
-    expect(show).to_have_value("response")
-    assert show.locator("option").evaluate_all("(all) => all.map((each) => each.hidden)") == [False, False, True]
-
-
-def test_channels_are_found_by_a_word_of_their_name_or_their_number(view: Visit) -> None:
-    page, field, note = view.page, view.page.get_by_label("Find"), view.page.locator("#hl-grid .hl-quiet")
-    requests = len(view.requests)
-    field.fill("T")
-    assert set(numbers(view)) == {3, 7, 17}
-    field.fill("tabby")
-    assert numbers(view) == [3]
-    expect(note).to_contain_text("1 of 40")
-    field.fill("1")
-    assert set(numbers(view)) == {1, *range(10, 20)}
-    field.fill("zebra")
-    expect(note).to_contain_text("“zebra”")
-    expect(page.locator(TILES)).to_have_count(0)
+    field, note, requests = page.get_by_label("Find"), page.locator("#hl-grid .hl-quiet"), len(view.requests)
+    for text, found in (("T", {3, 7, 17}), ("tabby", {3}), ("1", {1, *range(10, 20)}), ("zebra", set())):
+        field.fill(text)
+        assert set(numbers(view)) == found, text
+        expect(note).to_contain_text(f"{len(found)} of 40" if found else "“zebra”")
     field.fill("")
     assert len(numbers(view)) == CHANNELS and view.sent(requests) == []
 
+    tile(view, 4).click()
+    expect(unit).to_contain_text("No name")
+    expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
+    tile(view, 3).click()
+    expect(unit).to_contain_text("tabby")
+    for choice, name in (("layer", "stages.1 "), ("model", "A network of 3 channels")):  # without an index
+        view.after(partial(view.choose, choice, name), "opened")
+        expect(page.locator(PANE)).to_have_attribute("data-old", "false")
+        expect(page.locator("select[name=show]")).to_be_hidden()
+        expect(unit).not_to_contain_text("AUC")
+        expect(unit.locator("h2")).to_be_hidden()
+        expect(page.locator(f"{TILES} em")).to_have_count(0)
+        expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
 
-def test_channels_are_sorted_by_their_value_at_a_clicked_cell(view: Visit, model: Model) -> None:
-    """Oracle: the layer's values. The order follows the next click."""
+
+def test_images_of_the_index_similar_channels_and_the_order_by_a_cell(view: Visit, model: Model) -> None:
+    """Oracle of the order: the layer's values. Hovering shows the response; another layer offers what its index has."""
+    page, show, sort = view.page, view.page.locator("select[name=show]"), view.page.locator("select[name=sort]")
     image = model.prepare(Image.open(ROOT / "assets/examples/cat.jpg").convert("RGB"))
     values = explainers.feature_maps(model.network, image, layer=LAYER)[0].numpy()
-    page, sort = view.page, view.page.locator("select[name=sort]")
     assert sort.locator("option[value=here]").is_disabled()
     canvas = page.locator("#hl-channel canvas").first
     for place in (0.1, 0.6):
@@ -157,30 +117,43 @@ def test_channels_are_sorted_by_their_value_at_a_clicked_cell(view: Visit, model
         found = values[numbers(view), cell, cell]
         assert len(found) == CHANNELS and (np.diff(found) <= 1e-6).all()
 
+    response, requests = color(view, 5), len(view.requests)
+    for kind, shift in (("synthetic", 0), ("top", 1)):
+        with page.expect_response(re.compile(f"/hl/units/{kind}-")) as answered:
+            show.select_option(kind)
+        headers = answered.value.headers
+        assert headers["content-type"] == "image/webp" and "immutable" in headers["cache-control"]
+        view.until(f"document.querySelector(\"{TILES}[data-channel='5'] canvas\").width === 64")
+        page.wait_for_timeout(300)
+        assert is_near(color(view, 5), 5 + shift) and is_near(color(view, 39), 39 + shift), kind
+    assert len(view.sent(requests)) == 2
+    assert page.request.get(f"{view.address}/hl/units/synthetic-0123456789abcdef.webp").status == 404
+    tile(view, 5).hover()
+    assert not is_near(color(view, 5), 6)
+    page.mouse.move(5, 5)
+    assert is_near(color(view, 5), 6)
+    show.select_option("response")
+    assert color(view, 5) == response
 
-def test_without_an_index_of_the_layer_or_network_nothing_of_it_is_shown(view: Visit) -> None:
-    page, shows = view.page, view.page.locator("select[name=show]")
-    expect(page.locator("#hl-unit")).to_contain_text("tabby")
-    expect(shows).to_be_visible()
-    layer = partial(view.after, lambda: view.choose("layer", "stages.1 "), "opened")
-    network = partial(view.after, lambda: view.choose("model", "A network of 3 channels"), "opened")
-    for show_another in (layer, network):
-        show_another()
-        expect(page.locator(PANE)).to_have_attribute("data-old", "false")
-        expect(shows).to_be_hidden()
-        expect(page.locator("#hl-unit")).not_to_contain_text("AUC")
-        expect(page.locator("#hl-unit h2")).to_be_hidden()
-        expect(page.locator(f"{TILES} em")).to_have_count(0)
-        expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
+    unit = page.locator("#hl-unit")
+    unit.get_by_role("button", name=re.compile("^0")).click()
+    expect(page.locator("#hl-opened input")).to_have_value("0")
+    expect(unit.locator(".hl-unit-nearest button")).to_have_text(["1", "2"])
+    crops = unit.get_by_role("img", name="tabby")
+    expect(crops).to_have_count(2)
+    expect(crops.first).to_have_attribute("alt", re.compile("5.5"))
+    photo, part = (unit.locator(f".hl-unit-photo {name}").bounding_box() for name in ("img", "i"))
+    assert part["width"] == pytest.approx(photo["width"] / 2) and part["height"] == pytest.approx(photo["height"])
+    crops.nth(1).hover()
+    expect(unit.get_by_role("img", name="whole photo")).to_have_attribute("alt", re.compile("photo 2$"))
+    unit.get_by_role("button", name="By effect").click()
+    expect(unit.get_by_role("img", name="whole photo")).to_have_attribute("alt", re.compile("photo 1$"))
+    view.until("new URL(location.href).searchParams.get('channel') === '0'")
 
-
-def test_images_of_the_index_may_be_kept_by_browsers_and_others_are_not_found(view: Visit) -> None:
-    with view.page.expect_response(re.compile("/hl/units/synthetic-")) as answered:
-        view.page.locator("select[name=show]").select_option("synthetic")
-    headers = answered.value.headers
-    assert headers["content-type"] == "image/webp" and "immutable" in headers["cache-control"]
-    missing = view.page.request.get(f"{view.address}/hl/units/synthetic-0123456789abcdef.webp")
-    assert missing.status == 404
+    show.select_option("top")
+    view.after(lambda: view.choose("layer", "head"), "grid")
+    expect(show).to_have_value("response")
+    assert show.locator("option").evaluate_all("(all) => all.map((each) => each.hidden)") == [False, False, True]
 
 
 def test_nothing_moves_and_axe_finds_nothing_on_a_phone(window: Any, indexed: str) -> None:
