@@ -308,39 +308,37 @@ def window(browser, app: str) -> Iterator[Callable[..., Visit]]:
     with contextlib.ExitStack() as stack:
 
         def new(width: int = 1280, height: int = 900, address: str = app, **settings: Any) -> Visit:
-            visit, context = _window(browser, address, viewport={"width": width, "height": height}, **settings)
+            context = browser.new_context(viewport={"width": width, "height": height}, **{**STILL, **settings})
             stack.callback(context.close)
+            visit = Visit(context.new_page(), address)
             stack.callback(visit.check)
             return visit
 
         yield new
 
 
-@pytest.fixture
-def visit(window: Callable[..., Visit]) -> Visit:
-    """A visitor of its own."""
-    return window(permissions=["clipboard-read", "clipboard-write"])
-
-
-def _window(browser, address: str, **settings: Any) -> tuple[Visit, Any]:
-    context = browser.new_context(**{**STILL, **settings})
-    return Visit(context.new_page(), address), context
-
-
 @pytest.fixture(scope="session")
-def _desktop(browser, app: str) -> Iterator[Visit]:
-    visit, context = _window(browser, app, viewport={"width": 1280, "height": 900})
-    yield visit
+def _desktop(browser) -> Iterator[Any]:
+    """A browser context whose cache keeps the files of the page, which would take half a second for each test."""
+    size = {"width": 1280, "height": 900}
+    context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"], **STILL)
+    yield context
     context.close()
 
 
 @pytest.fixture
-def first_view(_desktop: Visit) -> Iterator[Visit]:
-    """The page with its first example and default settings, whose files the browser has; other tests use `visit`."""
-    _desktop.requests.clear()
-    _desktop.errors.clear()
-    yield _desktop.open()
-    _desktop.check()
+def visit(_desktop: Any, app: str) -> Iterator[Visit]:
+    """A new tab of a visitor; a test about what the browser stores uses `window`."""
+    visit = Visit(_desktop.new_page(), app)
+    yield visit
+    visit.page.close()
+    visit.check()
+
+
+@pytest.fixture
+def first_view(visit: Visit) -> Visit:
+    """The page with its first example and default settings."""
+    return visit.open()
 
 
 @pytest.fixture

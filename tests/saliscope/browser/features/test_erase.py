@@ -120,7 +120,7 @@ OLD = """() => Object.fromEntries([...document.querySelectorAll(".hl-erase-views
 
 def test_new_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     """They replace the old ones, which dim at the click; the map after the edit stays dim until it is new."""
-    page = visit.open("?method=occlusion&options=" + urllib.parse.quote('{"window": 56}')).page
+    page = visit.open("?method=occlusion&options=" + urllib.parse.quote('{"window": 100}')).page
     line, rows = page.locator(LINE), page.locator(ROWS)
     visit.after(lambda: page.get_by_role("button", name="Cover this region").click(), "erase")
     expect(line).to_have_attribute("data-kind", "done")

@@ -59,13 +59,13 @@ def test_uploads_become_a_report_that_can_be_saved(first_view: Visit, tmp_path: 
 
 
 def write_animals(path: Path) -> Path:
-    """Write a zip archive with 20 variants of the cat and of the coffee, in folders named by class."""
+    """Write a zip archive with 12 variants of the cat and of the coffee, in folders named by class."""
     with zipfile.ZipFile(path, "w") as file:
         for name in ("cat", "coffee"):
             image = Image.open(ROOT / "assets" / "examples" / f"{name}.jpg").convert("RGB").resize((224, 224))
-            for k in range(20):
+            for k in range(12):
                 data = io.BytesIO()
-                ImageEnhance.Brightness(image).enhance(0.8 + 0.02 * k).save(data, "JPEG")
+                ImageEnhance.Brightness(image).enhance(0.8 + 0.03 * k).save(data, "JPEG")
                 file.writestr(f"{name}/{k:02}.jpg", data.getvalue())
     return path
 
@@ -80,16 +80,16 @@ def test_a_visitors_images_are_indexed_for_the_channels_of_this_session(window: 
     page.get_by_role("tab", name="Batch").click()
     own.locator("input[type=file]").set_input_files(str(write_animals(tmp_path / "animals.zip")))
     own.get_by_role("button", name="Index channels").click()
-    own.get_by_text(re.compile(r"of 40 images indexed$")).wait_for()
+    own.get_by_text(re.compile(r"of 24 images indexed$")).wait_for()
     expect(own.get_by_role("progressbar")).to_be_visible()
-    ended(visit, "done").to_contain_text(re.compile(r"^40 images indexed .*stages\.4.* channels got a name"))
+    ended(visit, "done").to_contain_text(re.compile(r"^24 images indexed .*stages\.4.* channels got a name"))
 
     own.get_by_role("button", name="Open Channels").click()
     crops = unit.locator(".hl-unit-crops li")
     expect(crops).to_have_count(9)
     names = page.locator("#hl-grid [role=option] em").all_inner_texts()
     assert any("coffee" in name or "cat" in name for name in names)
-    expect(unit).to_contain_text("your 40 images")
+    expect(unit).to_contain_text("your 24 images")
     photo = unit.get_by_role("img", name=re.compile("whole photo.*photo 1$"))
     expect(photo).to_be_visible()
     crops.nth(4).locator("button").click()
@@ -115,9 +115,9 @@ def test_stop_keeps_the_images_that_are_indexed(visit: Visit, tmp_path: Path) ->
     page.get_by_role("tab", name="Batch").click()
     own.locator("input[type=file]").set_input_files(str(write_animals(tmp_path / "animals.zip")))
     own.get_by_role("button", name="Index channels").click()
-    own.get_by_text(re.compile(r"of 40 images indexed$")).wait_for()
+    own.get_by_text(re.compile(r"of 24 images indexed$")).wait_for()
     own.get_by_role("button", name="Stop the batch").click()
-    ended(visit, "done").to_contain_text(re.compile(r"^Stopped: \d+ of 40 images indexed"))
+    ended(visit, "done").to_contain_text(re.compile(r"^Stopped: \d+ of 24 images indexed"))
 
 
 @pytest.mark.slow

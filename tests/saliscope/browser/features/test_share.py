@@ -95,8 +95,8 @@ def test_reload_and_back_bring_the_state(visit: Visit) -> None:
 
 
 @pytest.mark.slow
-def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, window: Any, tmp_path: Path) -> None:
-    visit.open()
+def test_an_uploaded_image_is_restored_only_in_the_same_browser(window: Any, tmp_path: Path) -> None:
+    visit = window().open()
     Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(tmp_path / "holiday.jpg")
     visit.after(lambda: visit.upload(tmp_path / "holiday.jpg"))
     visit.until(STORED)
@@ -122,9 +122,10 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(visit: Visit, wi
 
 
 @pytest.mark.slow
-def test_choices_made_while_offline_are_kept(visit: Visit) -> None:
+def test_choices_made_while_offline_are_kept(window: Any) -> None:
     """Gradio reloads the page when the connection is back."""
-    page = visit.open("?class=goldfish").page
+    visit = window().open("?class=goldfish")
+    page = visit.page
     page.context.set_offline(True)
     visit.choose("method", "HiResCAM")
     page.locator("#hl-examples button[data-id=cat]").click()
