@@ -23,10 +23,7 @@ SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
 APP_TESTS = (
     ("tests/saliscope/browser/features",),
-    (
-        "tests/saliscope/browser",
-        *(f"tests/saliscope/page/test_{name}.py" for name in ("endpoints", "attack", "agents")),
-    ),
+    ("tests/saliscope/browser", "tests/saliscope/page/test_endpoints.py", "tests/saliscope/page/test_attack.py"),
 )
 """Tests with the fixture `app`: two parts of about the same length, each with a server and a browser of its own."""
 GROUPS = (

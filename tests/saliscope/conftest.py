@@ -19,7 +19,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if given := os.environ.get("SALISCOPE_ADDRESS"):
         yield given.rstrip("/")
         return
-    with served(tmp_path_factory.mktemp("app"), "-m", "tests.saliscope.browser.models_app", "--mcp") as address:
+    with served(tmp_path_factory.mktemp("app"), "-m", "tests.saliscope.browser.models_app") as address:
         yield address
 
 

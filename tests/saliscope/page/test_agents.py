@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.agents import access
 from saliscope.page.agents.images import read_image
+from tests.saliscope.browser.conftest import served
 from tests.support.coroutines import finished
 
 pytest.importorskip("mcp", reason="mcp is not installed: pip install mcp")
@@ -26,6 +28,12 @@ DOG = examples.ASSETS / "examples" / "dog.jpg"
 GUIDE = examples.ASSETS.parent / "docs" / "agents.md"
 TOOLS = {"explain", "feature_maps", "list_models", "list_layers", "list_methods"}
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(tmp_path_factory.mktemp("agents"), "app.py", "--mcp") as found:
+        yield found
 
 
 def call(address: str, tool: str, *arguments: dict[str, Any]) -> list[Any]:
@@ -92,10 +100,10 @@ def encoded(path: Path) -> str:
 # Tools and their answers
 
 
-def test_every_tool_and_argument_is_described(app: str) -> None:
+def test_every_tool_and_argument_is_described(address: str) -> None:
     import jsonschema
 
-    tools = {tool.name: tool for tool in call(app, "")}
+    tools = {tool.name: tool for tool in call(address, "")}
     assert set(tools) == TOOLS
     for tool in tools.values():
         assert tool.title == tool.annotations.title and tool.description and tool.annotations.read_only_hint
@@ -109,7 +117,7 @@ def test_every_tool_and_argument_is_described(app: str) -> None:
     assert all(name in described for name in examples.all_examples())
 
 
-def test_explanations_have_the_overlay_and_the_answer(app: str, tmp_path: Path) -> None:
+def test_explanations_have_the_overlay_and_the_answer(address: str, tmp_path: Path) -> None:
     bands = tmp_path / "bands.npy"
     np.save(bands, np.random.default_rng(0).random((5, 64, 64), np.float32))
     settings: list[dict[str, Any]] = [
@@ -120,7 +128,7 @@ def test_explanations_have_the_overlay_and_the_answer(app: str, tmp_path: Path) 
         {"image": "dog", "method": "token_pca"},
         *({"image": each, "bands": "3,2,1"} for each in (str(bands), encoded(bands))),
     ]
-    results = call(app, "explain", *settings)
+    results = call(address, "explain", *settings)
     answers = [text(each) for each in results]
     assert [each["target"]["name"] for each in answers[:3]] == ["German shepherd", "malinois", "malinois"]
     assert answers[3]["target"] == {"index": None, "name": "channel 12 of head", "probability": None}
@@ -129,10 +137,10 @@ def test_explanations_have_the_overlay_and_the_answer(app: str, tmp_path: Path) 
     assert answers[5]["bands"]["count"] == 5 and answers[5]["predictions"] == answers[6]["predictions"]
 
 
-def test_feature_maps_are_an_image_with_one_tile_per_channel(app: str) -> None:
+def test_feature_maps_are_an_image_with_one_tile_per_channel(address: str) -> None:
     asked: list[dict[str, Any]] = [{}, {"channels": [5, 3]}, {"count": 64, "sort": "number"}, {"sort": "effect"}]
     more = {"image": "coffee", "layer": "stages.4"}
-    some, two, last, by_effect = call(app, "feature_maps", *({**more, **each} for each in asked))
+    some, two, last, by_effect = call(address, "feature_maps", *({**more, **each} for each in asked))
     answer = text(some)
     assert (answer["layer"], answer["total"], answer["grid"]) == ("stages.4", 112, [14, 14])
     means = [channel["mean"] for channel in answer["channels"]]
@@ -146,36 +154,36 @@ def test_feature_maps_are_an_image_with_one_tile_per_channel(app: str) -> None:
     assert len(some.content[-1].text) < 2_000
 
 
-def test_lists_are_short_and_can_be_filtered(app: str) -> None:
+def test_lists_are_short_and_can_be_filtered(address: str) -> None:
     asked = {"list_methods": 4_000, "list_models": 2_500, "list_layers": 1_000}
-    results = [call(app, name, {})[0] for name in asked]
+    results = [call(address, name, {})[0] for name in asked]
     assert all(len(result.content[0].text) < most for result, most in zip(results, asked.values(), strict=True))
     methods, models, layers = map(text, results)
     named = [name for group in methods["groups"] for name in group["methods"]] + methods["cautions"]
     assert len(named) == len(set(named)) >= 60 and {"grad_cam", "lime", "integrated_gradients"} < set(named)
     tasks = {group["task"]: group for group in models["tasks"]}
-    assert models["default"] == "efficientnet_lite0" in tasks["classification"]["ready"]
+    assert tasks["classification"]["ready"] == ["efficientnet_lite0"] == [models["default"]]
     assert layers["layers"][-1]["name"] == layers["default"] == "head" and layers["total"] > 100
 
     filters = ({"filter": "saliency"}, {"filter": "Baselines SHAP"}, {"name": "rise"})
-    cautioned, shap, rise = map(text, call(app, "list_methods", *filters))
+    cautioned, shap, rise = map(text, call(address, "list_methods", *filters))
     assert any("saliency" in group["methods"] for group in cautioned["groups"]) and "saliency" in cautioned["cautions"]
     assert any("gradient_shap" in group["methods"] for group in shap["groups"])
     assert rise["details"]["paper"] and "samples" in {option["name"] for option in rise["details"]["options"]}
-    (convolutions,) = map(text, call(app, "list_layers", {"filter": "conv2d"}))
+    (convolutions,) = map(text, call(address, "list_layers", {"filter": "conv2d"}))
     assert len(convolutions["layers"]) == 40 and convolutions["omitted"] > 0
 
 
-def test_the_calls_and_settings_of_the_guide_work(app: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_calls_and_settings_of_the_guide_work(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     guide = GUIDE.read_text(encoding="utf-8")
     rows = re.findall(r"^\|[^|]*\| `(\w+)` \| `(\{.*\})` \|$", guide, re.M)
     assert len(rows) >= 8
     for tool, arguments in rows:
-        assert all(map(text, call(app, tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog")))))
+        assert all(map(text, call(address, tool, json.loads(arguments.replace("/home/me/dog.jpg", "dog")))))
 
     (block,) = re.findall(r"```python\n(.*?)```", guide, re.S)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(exec, block.replace("http://127.0.0.1:7860", app), {}).result()
+        pool.submit(exec, block.replace("http://127.0.0.1:7860", address), {}).result()
     assert capsys.readouterr().out.strip() == re.findall(r"print\(.*# (.*)", block)[0]
     settings = [json.loads(each) for each in re.findall(r"`(\{\"(?:mcpServers|servers)\".*?\})`", guide)]
     assert len(settings) == 4 and all("http://127.0.0.1:7860/mcp" in json.dumps(each) for each in settings)
@@ -202,7 +210,7 @@ WRONG_IMAGES = {
 }
 
 
-def test_only_image_files_are_read(app: str, tmp_path: Path) -> None:
+def test_only_image_files_are_read(address: str, tmp_path: Path) -> None:
     for name in ("secret.txt", "renamed.png"):
         (tmp_path / name).write_text("password: 1234")
     (tmp_path / "link.png").symlink_to(tmp_path / "secret.txt")
@@ -214,7 +222,7 @@ def test_only_image_files_are_read(app: str, tmp_path: Path) -> None:
     files |= dict.fromkeys(("renamed.png", "link.png"), "not an image")
     files |= dict.fromkeys(("folder.png", "pipe.png"), "does not exist")
     wrong = WRONG_IMAGES | {str(tmp_path / name): reason for name, reason in files.items()}
-    results = call(app, "explain", *({"image": name} for name in wrong))
+    results = call(address, "explain", *({"image": name} for name in wrong))
     for (name, reason), result in zip(wrong.items(), results, strict=True):
         assert reason in error(result) and "1234" not in error(result), name[:40]
 
@@ -239,9 +247,9 @@ WRONG_ARGUMENTS: dict[str, list[tuple[dict[str, Any], str]]] = {
 }
 
 
-def test_wrong_arguments_get_one_line(app: str) -> None:
+def test_wrong_arguments_get_one_line(address: str) -> None:
     for tool, wrong in WRONG_ARGUMENTS.items():
-        results = call(app, tool, *(arguments for arguments, _ in wrong))
+        results = call(address, tool, *(arguments for arguments, _ in wrong))
         for (arguments, reason), result in zip(wrong, results, strict=True):
             assert reason in error(result), (tool, arguments)
 
@@ -249,22 +257,22 @@ def test_wrong_arguments_get_one_line(app: str) -> None:
 # The protocol
 
 
-def test_older_clients_are_answered_with_and_without_a_slash_at_the_end(app: str) -> None:
+def test_older_clients_are_answered_with_and_without_a_slash_at_the_end(address: str) -> None:
     """No stream is open: the server sends no messages of its own, and a stream would delay its end."""
     import httpx
 
     client = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    assert "explain" in post(app, message("initialize", **client))["instructions"]
+    assert "explain" in post(address, message("initialize", **client))["instructions"]
     dog = message("tools/call", name="explain", arguments={"image": "dog"})
-    found = post(app, dog, mcp_protocol_version="2024-11-05")
+    found = post(address, dog, mcp_protocol_version="2024-11-05")
     assert found["structuredContent"]["target"]["name"] == "German shepherd"
     for path in ("/mcp", "/mcp/"):
-        asked = httpx.post(f"{app}{path}", json=message("tools/list"), headers=HEADERS, follow_redirects=False)
+        asked = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS, follow_redirects=False)
         assert asked.status_code == 200
-        stream = httpx.get(f"{app}{path}", headers=HEADERS, timeout=10)
+        stream = httpx.get(f"{address}{path}", headers=HEADERS, timeout=10)
         assert (stream.status_code, stream.headers["allow"]) == (405, "POST")
         for other in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
-            refused = httpx.post(f"{app}{path}", json=message("tools/list"), headers=HEADERS | other)
+            refused = httpx.post(f"{address}{path}", json=message("tools/list"), headers=HEADERS | other)
             assert refused.status_code in (403, 421)
 
 
@@ -299,11 +307,11 @@ def test_a_remote_path_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) ->
             read_image(path, local=False)
 
 
-def test_paths_of_a_request_through_a_proxy_are_not_read(app: str) -> None:
+def test_paths_of_a_request_through_a_proxy_are_not_read(address: str) -> None:
     sent = message("tools/call", name="explain", arguments={"image": str(DOG)})
-    assert not post(app, sent).get("isError")
+    assert not post(address, sent).get("isError")
     for headers in ({"x_forwarded_for": "127.0.0.1"}, {"via": "1.1 proxy"}):
-        found = post(app, sent, **headers)
+        found = post(address, sent, **headers)
         assert found["isError"] and "The path was not read" in found["content"][0]["text"]
 
 
