@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 import explainers
-from benchmarks.faithfulness.questions import question
+from benchmarks.faithfulness.table import question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES
@@ -32,27 +32,8 @@ ELSEWHERE = {
     "ssdlite320_mobilenet_v3_large": "It needs an object detector: see [Detection](notebooks/6_detection.ipynb).",
 }
 """Why the built-in network has no maps of a method, by the network on which its cost was measured."""
-HEAD = """# Gallery
-
-After this page you know what the map of each method looks like, what it costs, and when to use it.
-
-Every method explains the top prediction of {network} for the same four images, at its default options. Slow methods
-have at most {seconds:.0f} seconds for an image. Red is evidence for the class, blue is evidence against it. Maps that
-are never negative, and sizes of gradients, have colors from dark to bright.
-
-![The four images]({folder}/images.webp)
-
-The network predicts {predictions}. The last one is an instructive mistake: see the cap in its maps.
-
-- **Cost** is the time of one map in forward passes of this network, and what else the method needs from a network.
-- **Verdict** compares deletion and insertion ([metrics](metrics.md)) of the maps with those of maps that do not use the
-  network, over {count} images. It also says whether the map changes if the weights are randomized.
-  [Faithfulness](faithfulness.md) has the numbers.
-- To choose for your own network and images, use `explainers.recommend`, as in
-  [Which method](notebooks/2_which_method.ipynb).
-
-`python -m benchmarks.gallery` writes this page and its images.
-"""
+HEAD = Path(__file__).with_suffix(".md").read_text("utf-8")
+"""The start of the page, with fields."""
 
 
 def open_image(name: str) -> Image.Image:
