@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Template
 from PIL import Image
 
 import explainers
@@ -32,8 +33,6 @@ ELSEWHERE = {
     "ssdlite320_mobilenet_v3_large": "It needs an object detector: see [Detection](notebooks/6_detection.ipynb).",
 }
 """Why the built-in network has no maps of a method, by the network on which its cost was measured."""
-HEAD = Path(__file__).with_suffix(".md").read_text("utf-8")
-"""The start of the page, with fields."""
 
 
 def open_image(name: str) -> Image.Image:
@@ -79,40 +78,30 @@ def save(image: Image.Image, name: str) -> None:
 
 def page(predictions: str) -> str:
     """Return docs/gallery.md; `predictions` says what the network predicts for the images."""
-    values = {"network": BUILT_IN, "seconds": SECONDS, "folder": FOLDER.name, "predictions": predictions}
-    parts = [HEAD.format(**values, count=verdicts_table()["photographs"])]
-    for group, lines in LINES.items():
-        parts.append(f"## {GROUP_TITLES[group]}\n")
-        parts += [entry(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
-    return "\n".join(parts)
+    groups = {
+        GROUP_TITLES[group]: [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
+        for group, lines in LINES.items()
+    }
+    template = Template(Path(__file__).with_suffix(".md").read_text("utf-8"), keep_trailing_newline=True)
+    values = {"network": BUILT_IN, "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
+    functions = {"maps": maps_of, "guide": guide, "question": question, "cost": cost, "verdict": verdict}
+    return template.render(predictions=predictions, groups=groups, **values, **functions)
 
 
-def entry(method: explainers.Method, line: str) -> str:
-    """Return the part of the page about one method."""
-    name = method.name
-    alt = f"Maps of {method.title} for the four images"
-    image = f"![{alt}]({FOLDER.name}/{name}.webp)" if has_maps(method) else why_no_maps(method)
-    words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
-    high, _, limits = (text.format(**words) for text in GUIDES[name])
-    return "\n".join(
-        [
-            f"### {method.title}\n",
-            f"`{name}` · {method.paper}\n",
-            f"{image}\n",
-            f"- **Shows** {high}.",
-            f"- **When to use it.** To answer “{question(name)}” {line}",
-            f"- **Limits.** {' '.join(filter(None, [limits, method.caution]))}",
-            f"- **Cost.** {cost(method)}",
-            f"- **Verdict.** {verdict(method)}\n",
-        ]
-    )
-
-
-def why_no_maps(method: explainers.Method) -> str:
-    """Return the sentence that replaces the maps."""
+def maps_of(method: explainers.Method) -> str:
+    """Return the link to the maps of a method, or the sentence that replaces it."""
+    if has_maps(method):
+        return f"![Maps of {method.title} for the four images]({FOLDER.name}/{method.name}.webp)"
     if method.returns == "channels":
         return "It returns one value for each channel and has no map."
     return ELSEWHERE[costs_table()["elsewhere"][method.name]]
+
+
+def guide(method: explainers.Method) -> list[str]:
+    """Return what high values mean, and the limits of a method."""
+    words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
+    high, _, limits = (text.format(**words) for text in GUIDES[method.name])
+    return [high, " ".join(filter(None, [limits, method.caution]))]
 
 
 def cost(method: explainers.Method) -> str:

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.public.files.case import Call
-from benchmarks.public.table import Row
+from benchmarks.public.files.floods import Call
+from benchmarks.public.server import Row
 
 SECONDS, MEGABYTES = 1.0, 100.0
 MARKER = "hostile-code-was-run"
@@ -32,7 +32,7 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 from saliscope.zoo import checkpoints
 from benchmarks.public.files.checkpoints import network
-from benchmarks.public.processes import megabytes, reset_peak
+from benchmarks.public.server import megabytes, reset_peak
 network()
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
