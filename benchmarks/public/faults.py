@@ -51,7 +51,7 @@ FAULTS: dict[str, Callable[[], list[str]]] = {
     "JSON depth not counted": lambda: attack(http.counts, LIMIT("JSON_DEPTH")),
     "any number of chunks": lambda: attack(visitors.tiny_chunks, LIMIT("TINY_CHUNKS")),
     "foreign hosts": lambda: attack(http.hosts, HOSTS),
-    "weights that run code": lambda: checkpoints.load(23, PICKLED)[1],
+    "weights that run code": lambda: checkpoints.load(23, PICKLED, 60)[1],
     "answers of others": lambda: _rows(lambda server: load.load(server, 8, 3, 3.0), SWAPPED),
     "memory leak": lambda: _rows(lambda server: soak.soak(server, 12, 16, 4, 10.0), f"{soak.METER}; {LEAK}"),
 }
