@@ -97,6 +97,10 @@ def test_the_bundle_has_all_scripts_and_styles_and_is_valid(tmp_path: Path) -> N
     assert not re.search(r"^\s*import\b", text, re.M) and re.findall(r"^export .*", text, re.M)[1:] == []
     for sheet in PAGE.rglob("*.css"):
         assert json.dumps(sheet.read_text(encoding="utf-8"), ensure_ascii=False)[1:-1] in text, sheet
+    for path in SCRIPTS:
+        for names, source in bundle.IMPORT.findall(bundle.COMMENT.sub("", path.read_text(encoding="utf-8"))):
+            offered = bundle.EXPORT.findall((path.parent / source).read_text(encoding="utf-8"))
+            assert {name.split(" as ")[0].strip() for name in names.split(",")} - {""} <= {*offered}, (path, source)
     listed = (PAGE / "modules.js").read_text(encoding="utf-8")
     assert [part["module"] for part in layout.schema() if f'"{part["module"]}"' not in listed] == []
     if node := shutil.which("node"):
