@@ -61,10 +61,10 @@ attack: $(VENV)/.test chromium
 	timeout 1560 $(BIN)/python -m benchmarks.public.attack $(ARGS)
 
 load: $(VENV)/.test
-	$(BIN)/python -m benchmarks.public.load $(ARGS)
+	timeout 1500 $(BIN)/python -m benchmarks.public.load $(ARGS)
 
 soak: $(VENV)/.test
-	$(BIN)/python -m benchmarks.public.soak $(ARGS)
+	timeout 1800 $(BIN)/python -m benchmarks.public.soak $(ARGS)
 
 # The tests that run with the lowest allowed versions: the methods, images, networks, commands and the page without Chromium.
 LOWEST ?= tests/explainers/hooks tests/explainers/methods tests/explainers/metrics tests/explainers/maps tests/saliscope/images \

@@ -47,11 +47,8 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13; with --smoke one run)")
     parser.add_argument("--only", default="", help="only cases whose title contains this text")
-    parser.add_argument("--threads", type=int, help="torch threads (default: torch's own choice)")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")  # other libraries warn about hooks and gradients at every call
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     rounds = arguments.rounds or (0 if arguments.smoke else 13)
     print(f"{about(rounds)}\n\n{HEAD}", flush=True)
     failed = []

@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import explainers
-from benchmarks.faithfulness.photos import prepare
+from benchmarks.faithfulness.measure import prepare
 from explainers.students_t import t_tail
 from saliscope.zoo import Model, load_model
 from tests.explainers.concepts.planted import PARTS as PLANTED

@@ -11,7 +11,9 @@ and also the mean rank. precision="auto" is offered to methods with a rank above
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import explainers
@@ -22,46 +24,20 @@ from saliscope.zoo import load_model
 PHOTOS = ("coffee", "goldfish", "cat")
 AUTO_RANK = 0.999
 """Rank above which precision="auto" is offered."""
-FEWER: dict[str, dict[str, int]] = {
-    **{name: {"channels": 128} for name in ("ss_cam", "is_cam")},
-    **{name: {"samples": 500} for name in ("rise", "mc_rise", "d_rise", "lime", "kernel_shap")},
-    "shapley_sampling": {"samples": 10},
-    "sobol": {"samples": 8},
-    "hsic": {"samples": 256},
-    "rex": {"samples": 5},
-    "extremal_perturbation": {"steps": 40},
-    "integrated_gradients": {"steps": 50},
-    "blur_integrated_gradients": {"steps": 50},
-    "layer_integrated_gradients": {"steps": 50},
-    "layer_conductance": {"steps": 50},
-}
-"""Options of shorter runs, in which both precisions take the same points and masks."""
-EVERY: dict[str, Any] = {"channels": 65536}
-LONG: dict[str, dict[str, Any]] = {
-    "score_cam": EVERY,
-    "is_cam": EVERY | {"steps": 10},
-    "ss_cam": EVERY | {"samples": 35, "seed": 1},
-    "rise": {"samples": 3840, "seed": 1},
-    "mc_rise": {"samples": 3840, "seed": 1},
-    "kernel_shap": {"samples": 4000, "seed": 1},
-    "shapley_sampling": {"samples": 80, "seed": 1},
-    "lime": {"samples": 4000, "seed": 1},
-    "extremal_perturbation": {"steps": 600},
-    "integrated_gradients": {"steps": 1000},
-    "blur_integrated_gradients": {"steps": 1000},
-}
-"""Additional options of the long runs."""
+OPTIONS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text("ascii"))
+"""`fewer` for shorter runs, in which both precisions take the same points and masks, and `long` for the long runs."""
 
 
 def runs(network: Any, defaults: bool) -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     """Yield methods, what is compared, and the options of the approximation and of the reference."""
     for name, method in explainers.METHODS.items():
-        if defaults and name in LONG:
-            for layer in (None, "stages.6", "stages.5") if "channels" in LONG[name] else (None,):
+        if defaults and name in OPTIONS["long"]:
+            long = OPTIONS["long"][name]
+            for layer in (None, "stages.6", "stages.5") if "channels" in long else (None,):
                 shared = {"layer": layer} if layer else {}
-                yield name, f"{layer or 'default'}, {LONG[name]}", shared, shared | LONG[name]
+                yield name, f"{layer or 'default'}, {long}", shared, shared | long
         elif not defaults and "precision" in method.options and not method.applies(network):
-            options = FEWER.get(name, {})
+            options = OPTIONS["fewer"].get(name, {})
             offered = "auto" if "auto" in method.options["precision"].choices else "no auto"
             yield name, offered, {**options, "precision": "bf16"}, options
 

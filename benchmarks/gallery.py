@@ -10,10 +10,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Template
 from PIL import Image
 
 import explainers
-from benchmarks.faithfulness.questions import question
+from benchmarks.faithfulness.table import question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES
@@ -32,27 +33,6 @@ ELSEWHERE = {
     "ssdlite320_mobilenet_v3_large": "It needs an object detector: see [Detection](notebooks/6_detection.ipynb).",
 }
 """Why the built-in network has no maps of a method, by the network on which its cost was measured."""
-HEAD = """# Gallery
-
-After this page you know what the map of each method looks like, what it costs, and when to use it.
-
-Every method explains the top prediction of {network} for the same four images, at its default options. Slow methods
-have at most {seconds:.0f} seconds for an image. Red is evidence for the class, blue is evidence against it. Maps that
-are never negative, and sizes of gradients, have colors from dark to bright.
-
-![The four images]({folder}/images.webp)
-
-The network predicts {predictions}. The last one is an instructive mistake: see the cap in its maps.
-
-- **Cost** is the time of one map in forward passes of this network, and what else the method needs from a network.
-- **Verdict** compares deletion and insertion ([metrics](metrics.md)) of the maps with those of maps that do not use the
-  network, over {count} images. It also says whether the map changes if the weights are randomized.
-  [Faithfulness](faithfulness.md) has the numbers.
-- To choose for your own network and images, use `explainers.recommend`, as in
-  [Which method](notebooks/2_which_method.ipynb).
-
-`python -m benchmarks.gallery` writes this page and its images.
-"""
 
 
 def open_image(name: str) -> Image.Image:
@@ -98,40 +78,30 @@ def save(image: Image.Image, name: str) -> None:
 
 def page(predictions: str) -> str:
     """Return docs/gallery.md; `predictions` says what the network predicts for the images."""
-    values = {"network": BUILT_IN, "seconds": SECONDS, "folder": FOLDER.name, "predictions": predictions}
-    parts = [HEAD.format(**values, count=verdicts_table()["photographs"])]
-    for group, lines in LINES.items():
-        parts.append(f"## {GROUP_TITLES[group]}\n")
-        parts += [entry(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
-    return "\n".join(parts)
+    groups = {
+        GROUP_TITLES[group]: [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
+        for group, lines in LINES.items()
+    }
+    template = Template(Path(__file__).with_suffix(".md").read_text("utf-8"), keep_trailing_newline=True)
+    values = {"network": BUILT_IN, "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
+    functions = {"maps": maps_of, "guide": guide, "question": question, "cost": cost, "verdict": verdict}
+    return template.render(predictions=predictions, groups=groups, **values, **functions)
 
 
-def entry(method: explainers.Method, line: str) -> str:
-    """Return the part of the page about one method."""
-    name = method.name
-    alt = f"Maps of {method.title} for the four images"
-    image = f"![{alt}]({FOLDER.name}/{name}.webp)" if has_maps(method) else why_no_maps(method)
-    words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
-    high, _, limits = (text.format(**words) for text in GUIDES[name])
-    return "\n".join(
-        [
-            f"### {method.title}\n",
-            f"`{name}` · {method.paper}\n",
-            f"{image}\n",
-            f"- **Shows** {high}.",
-            f"- **When to use it.** To answer “{question(name)}” {line}",
-            f"- **Limits.** {' '.join(filter(None, [limits, method.caution]))}",
-            f"- **Cost.** {cost(method)}",
-            f"- **Verdict.** {verdict(method)}\n",
-        ]
-    )
-
-
-def why_no_maps(method: explainers.Method) -> str:
-    """Return the sentence that replaces the maps."""
+def maps_of(method: explainers.Method) -> str:
+    """Return the link to the maps of a method, or the sentence that replaces it."""
+    if has_maps(method):
+        return f"![Maps of {method.title} for the four images]({FOLDER.name}/{method.name}.webp)"
     if method.returns == "channels":
         return "It returns one value for each channel and has no map."
     return ELSEWHERE[costs_table()["elsewhere"][method.name]]
+
+
+def guide(method: explainers.Method) -> list[str]:
+    """Return what high values mean, and the limits of a method."""
+    words = {"target": "the class", "layer": "the layer", "grid": "7 × 7"}
+    high, _, limits = (text.format(**words) for text in GUIDES[method.name])
+    return [high, " ".join(filter(None, [limits, method.caution]))]
 
 
 def cost(method: explainers.Method) -> str:

@@ -20,9 +20,7 @@ import time
 from pathlib import Path
 
 import explainers
-from benchmarks.faithfulness.cache import Cache
-from benchmarks.faithfulness.measure import CONTROLS, STEPS, measure, randomize
-from benchmarks.faithfulness.photos import paths, photographs
+from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, measure, paths, photographs, randomize
 from benchmarks.faithfulness.table import about, costs, table, verdicts, write
 from saliscope.zoo import Model, load_model
 

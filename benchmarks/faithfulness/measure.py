@@ -1,20 +1,30 @@
-"""Deletion and insertion of every method, image by image, compared with the controls of the same image."""
+"""Deletion and insertion of every method, image by image, compared with the controls of the same image.
+
+Results are in a JSON file outside the repository, so that a run resumes where another stopped.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image
+from torch import Tensor
+
 import explainers
-from benchmarks.faithfulness.cache import Cache
-from benchmarks.faithfulness.photos import Photo
 from explainers import Method
 from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import Evaluator, evaluator
 from saliscope.zoo import Model
 
+SUFFIXES = (".jpg", ".jpeg", ".png")
 METRICS = ("deletion", "insertion")
 STEPS = 12
 FOR_ATTENTION = ("attn_lrp", "cp_lrp")
@@ -22,6 +32,66 @@ FOR_ATTENTION = ("attn_lrp", "cp_lrp")
 CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "center"}
 """Methods that are controls: all other methods are compared with their results."""
 SHOWN = tuple(CONTROLS.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """One image: its name, the network's input [1, C, H, W] and the predicted class."""
+
+    name: str
+    image: Tensor
+    target: int
+
+
+def paths(folder: Path, limit: int | None = None) -> list[Path]:
+    """Return the images of a folder and its subfolders, sorted by path; with a limit, evenly spaced ones."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if limit and limit < len(found):
+        found = [found[index * len(found) // limit] for index in range(limit)]
+    return found
+
+
+def photographs(model: Model, files: Iterable[Path]) -> Iterator[Photo]:
+    """Yield the images, each read when it is needed."""
+    for path in files:
+        with Image.open(path) as file:
+            image = prepare(model, file.convert("RGB"))
+        with torch.no_grad():
+            target = int(model.network(image).argmax())
+        yield Photo(path.stem, image, target)
+
+
+def prepare(model: Model, image: Image.Image) -> Tensor:
+    """Return the image as input; an image smaller than the input is enlarged to it and not cropped."""
+    if min(image.size) >= model.side:
+        return model.prepare(image)
+    return replace(model.preparation, resize=model.side).tensor(image)
+
+
+class Cache:
+    """`results[method][photo]`, `controls[photo]`, `randomization[method][photo]` and `reasons[method]`.
+
+    All results are of one network and one number of steps; a file with other settings raises an error.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self.path = path
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if known and known["settings"] != settings:
+            raise SystemExit(f"{path} has results for {known['settings']}, not for {settings}. Use another --cache.")
+        self.settings = settings
+        self.results: dict[str, dict[str, Any]] = known.get("results", {})
+        self.controls: dict[str, Any] = known.get("controls", {})
+        self.randomization: dict[str, dict[str, Any]] = known.get("randomization", {})
+        self.reasons: dict[str, str] = known.get("reasons", {})
+
+    def save(self) -> None:
+        """Write the file atomically."""
+        parts = {name: getattr(self, name) for name in ("settings", "results", "controls", "reasons")}
+        text = json.dumps(parts | {"randomization": self.randomization})
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, self.path)
 
 
 def measure(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache, precision: str) -> None:

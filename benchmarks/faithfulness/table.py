@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 import explainers
-from benchmarks.faithfulness.cache import Cache
-from benchmarks.faithfulness.measure import CONTROLS, METRICS
-from benchmarks.faithfulness.questions import question
+from benchmarks.faithfulness.measure import CONTROLS, METRICS, Cache
 from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip_test
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +29,15 @@ TEST = "sign-flip test"
 """The test of the p-values, as the table and the page name it."""
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
+QUESTIONS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
+"""Methods by the question that they answer; each method appears once."""
+
 Verdict = dict[str, Any]
+
+
+def question(method: str) -> str:
+    """Return the question of a method."""
+    return next(text for text, names in QUESTIONS.items() if method in names)
 
 
 def verdicts(cache: Cache) -> dict[str, Any]:

@@ -17,8 +17,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.public.processes import processor_seconds
-from benchmarks.public.server import ROOT, Server, running
+from benchmarks.public.server import ROOT, Server, processor_seconds, running
 
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"

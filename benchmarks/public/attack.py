@@ -1,7 +1,7 @@
 """Attack a running page: `make attack`.
 
 Every request must get exactly the expected status, nothing may be read, fetched or run that should not be, and the page
-must answer as before. `--only GROUP` runs one group; scripts need Chromium. Ends after about 25 minutes at the latest.
+must answer as before. `--only GROUP` runs one group; scripts need Chromium.
 """
 
 from __future__ import annotations
@@ -12,37 +12,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.public import processes
-from benchmarks.public.attacks import decoder, disk, hosts, http, pages, policy, users, visitors
+from benchmarks.public.attacks import decoder, http, pages, users, visitors
 from benchmarks.public.client import Result, answers_correctly
-from benchmarks.public.server import Server, running
-from benchmarks.public.table import Row, show
+from benchmarks.public.server import Row, Server, running, show
 
-MINUTES = 25.0
 ERROR = re.compile(r"Traceback|\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
 """A line of the log about an error, the first and the last one of a traceback."""
 GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     **{each.__name__: each for each in (http.paths, http.links, http.bodies, http.counts, http.headers)},
-    **{each.__name__: each for each in (policy.policy, http.endpoints, users.choices, users.users, users.streams)},
+    **{each.__name__: each for each in (http.policy, http.endpoints, users.choices, users.users, users.streams)},
     "sandbox": decoder.attacks,
-    "hosts": hosts.hosts,
-    "disk": disk.disk,
+    "hosts": http.hosts,
+    "disk": users.disk,
     "one visitor": visitors.one_visitor,
     "scripts": pages.scripts,
 }
 
 
-def attack(server: Server, names: list[str], minutes: float = MINUTES) -> tuple[list[Row], list[str]]:
+def attack(server: Server, names: list[str]) -> tuple[list[Row], list[str]]:
     """Run groups of attacks; return the lines of the table and the failures."""
-    rows, failures, until = [], [], time.monotonic() + 60 * minutes
+    rows, failures = list[Row](), list[str]()
     for name in names:
         results, started = list[Result](), time.monotonic()
         try:
-            for result in GROUPS[name](server):
-                results.append(result)
-                if time.monotonic() > until:
-                    failures.append(f"{name}: not all attacks within {minutes:g} minutes")
-                    break
+            results.extend(GROUPS[name](server))
         except Exception as error:  # the page did something that no attack expects
             results.append(Result("an attack that ends", f"{type(error).__name__}: {error}", "no error"))
         print(f"{name}: {len(results)} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
@@ -62,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=GROUPS, action="append")
     arguments = parser.parse_args()
-    with processes.ends_within(MINUTES + 1), running() as server:
+    with running() as server:
         return show("attacks", *attack(server, arguments.only or list(GROUPS)))
 
 

@@ -22,6 +22,17 @@ from benchmarks.public.server import ROOT, Server
 
 EXAMPLES = sorted((ROOT / "assets" / "examples").glob("*.jpg"))
 IMAGE = ROOT / "assets" / "examples" / "coffee.jpg"
+LISTED: dict[str, Any] = json.loads((ROOT / "benchmarks" / "public" / "attacks" / "requests.json").read_text("utf-8"))
+"""The requests of the attacks.
+
+files, folders      routes, and the status for a file that must not be read, or for a path that leaves them
+outside, leaving    such files and paths
+names               names of uploads; those with status 200 are stored under another name
+smuggled            headers and the start of a body, after which a second request is hidden
+closed              requests that are refused, and their status
+choices             arguments that the page does not offer, and the start of the message
+expected            security headers, written out: a comparison with the page's code would not notice a missing rule
+"""
 FILE = {"_type": "gradio.FileData"}
 TIME = 60
 STATUS = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)

@@ -24,10 +24,8 @@ from typing import Any
 import httpx
 from gradio_client import Client, handle_file
 
-from benchmarks.public import processes
 from benchmarks.public.client import FILE, crop, status, upload
-from benchmarks.public.server import Server, running
-from benchmarks.public.table import Row, show
+from benchmarks.public.server import Row, Server, running, show
 
 DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
 FULL = ("Queue is full", "requests are in progress")
@@ -179,7 +177,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="requests of each user")
     parser.add_argument("--minutes", type=float, default=10.0)
     arguments = parser.parse_args()
-    with processes.ends_within(arguments.minutes + 3 * LATE / 60), running() as server:
+    with running() as server:
         return show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
 
 

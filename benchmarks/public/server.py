@@ -1,4 +1,4 @@
-"""The app in a separate process."""
+"""The app in a separate process, what it uses of the system, and the table that each command prints."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
+TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 180.0
 """Seconds until the first model must be loaded."""
@@ -82,3 +83,62 @@ def _wait(server: Server) -> None:
                 return
         time.sleep(0.1)
     raise RuntimeError(f"The app does not answer: {server.log.read_text(encoding='utf-8')[-2000:]}")
+
+
+# What a process uses, from /proc (Linux only)
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time of all threads of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def megabytes(process: int, name: str = "VmRSS") -> float:
+    """Return the resident memory of a process, or its peak with "VmHWM"."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
+
+
+def reset_peak(process: int) -> None:
+    """Let the peak of the memory start at its current value."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+def children(process: int) -> list[int]:
+    """Return the numbers of the processes that a process has started and that still run, also by other processes."""
+    found = []
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [int(number) for number in path.read_text().split()]
+    return found + [each for child in found for each in children(child)]
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: what was tested, what was measured, the limit, and whether it holds."""
+
+    name: str
+    measured: str
+    limit: str
+    passed: bool
+
+
+def show(title: str, rows: Iterable[Row], failures: Iterable[str] = ()) -> int:
+    """Print the rows and the failures.
+
+    Returns  the exit status: 1 if a row has failed or there are failures
+    """
+    rows, failures = list(rows), list(failures)
+    names = [max([len(title), *(len(getattr(row, field)) for row in rows)]) for field in ("name", "measured", "limit")]
+    print(f"{title:<{names[0]}}  {'measured':<{names[1]}}  {'limit':<{names[2]}}")
+    for row in rows:
+        end = "" if row.passed else "  FAILED"
+        print(f"{row.name:<{names[0]}}  {row.measured:<{names[1]}}  {row.limit:<{names[2]}}{end}".rstrip())
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    return int(bool(failures) or not all(row.passed for row in rows))

@@ -3,25 +3,29 @@
 In each round, visitors of the page ask the same `--questions` questions of all methods about other images. After each
 round, as soon as the page is at rest, the bytes in use (`meter.py`), open files, threads and the folder of uploads are
 measured: they must not grow from round to round. The rounds end as soon as there are enough to notice a leak of 100 MB
-per 1,000 answers (`growth.py`), which depends on the noise. If `--rounds` or `--minutes` end before, the command fails.
+per 1,000 answers, which depends on the noise. If `--rounds` or `--minutes` end before, the command fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import os
 import random
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
+from scipy import stats  # a requirement of scikit-learn
 
-from benchmarks.public import growth, meter, processes
+from benchmarks.public import meter
 from benchmarks.public.client import SIDES, Visitor, crop
-from benchmarks.public.server import Server, running
-from benchmarks.public.table import Row, show
+from benchmarks.public.server import Row, Server, megabytes, running, show
 from saliscope import limits
 from saliscope.compute.jobs.memory import IDLE
 
@@ -43,6 +47,14 @@ METER = "from benchmarks.public import meter; meter.install()"
 """Code that installs the meter in the page."""
 MOST, NAP, CALM = 20, 0.5, 3
 """Measurements at rest, seconds between two of them, and the number without a lower value that ends them."""
+LEAK = 100.0
+"""Megabytes per 1,000 answers that must be noticed."""
+LIMIT = LEAK / 2
+"""Megabytes per 1,000 answers that are a failure, if they are not noise."""
+CHANCE = 0.04
+"""Share of orders of the same values that may grow as steadily as a failure."""
+SURE = 3.3
+"""Standard errors of the slope in a leak that is noticed in 19 of 20 runs: 1.65 for each of the two errors."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +96,40 @@ def at_rest(server: Server) -> Sample:
     for path in server.uploads.rglob("*"):
         with contextlib.suppress(OSError):
             size += path.stat().st_size
-    files, threads = processes.open_files(process), processes.threads(process)
-    return Sample(lowest, processes.megabytes(process), files, threads, size / 2**20)
+    files, threads = (len(os.listdir(f"/proc/{process}/{kind}")) for kind in ("fd", "task"))
+    return Sample(lowest, megabytes(process), files, threads, size / 2**20)
+
+
+# Whether memory grows from round to round of equal work, in spite of noise
+
+
+def error(values: Sequence[float], growth: float) -> float:
+    """Return the standard error of the growth from one value to the next."""
+    rest, count = [value - growth * number for number, value in enumerate(values)], len(values)
+    middle = statistics.median(rest)
+    spread = 1.4826 * statistics.median([abs(each - middle) for each in rest])
+    return spread / math.sqrt(count * (count * count - 1) / 12)
+
+
+def judge(values: Sequence[float], answers: int) -> tuple[float, bool, bool]:
+    """Judge the memory in megabytes at rest after each round with this number of answers.
+
+    Returns  the growth in megabytes per 1,000 answers; whether it is a leak; and whether this is sure: memory that
+             grows, but not steadily, may be a leak behind noise
+    """
+    if len(values) < 6:
+        return 0.0, False, False
+    per_thousand = 1000 / answers
+    growth = float(stats.theilslopes(values).slope)
+    # Kendall's test: the share of orders of the values that grow at least as steadily.
+    chance = float(stats.kendalltau(range(len(values)), values, alternative="greater").pvalue)
+    uncertain = SURE * error(values, growth) * per_thousand > LEAK
+    growth *= per_thousand
+    grows = growth > LIMIT and chance <= CHANCE
+    return growth, grows, grows or (growth <= LIMIT and not uncertain)
+
+
+# The rounds
 
 
 def soak(server: Server, rounds: int, questions: int, users: int, minutes: float) -> tuple[list[Row], list[str]]:
@@ -107,19 +151,19 @@ def soak(server: Server, rounds: int, questions: int, users: int, minutes: float
         found = f"round {turn + 1}: {samples[-1].memory:.1f} MB in use, {failed} failed"
         print(found, file=sys.stderr, flush=True)
         judged = [each.memory for each in samples[START:]]
-        if len(judged) >= FEWEST and growth.judge(judged, questions + SETTLED)[2]:
+        if len(judged) >= FEWEST and judge(judged, questions + SETTLED)[2]:
             break
     return report(samples[START:], questions + SETTLED, failed)
 
 
 def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row], list[str]]:
     """Return the lines of the table and the failures."""
-    grown, leaks, sure = growth.judge([each.memory for each in samples], questions)
+    grown, leaks, sure = judge([each.memory for each in samples], questions)
     rows = [
         Row("questions", f"{len(samples)} rounds of {questions}, {failed} failed", "0 failed", failed == 0),
-        Row("memory per 1,000 answers", f"{grown:+.0f} MB", f"{growth.LIMIT:.0f} MB", not leaks),
+        Row("memory per 1,000 answers", f"{grown:+.0f} MB", f"{LIMIT:.0f} MB", not leaks),
         Row("resident memory", f"{samples[-1].resident:.0f} MB at the end" if samples else "none", "-", True),
-        Row("rounds", "enough" if sure else "too few", f"enough to notice {growth.LEAK:.0f} MB", sure),
+        Row("rounds", "enough" if sure else "too few", f"enough to notice {LEAK:.0f} MB", sure),
     ]
     for name in KEPT:
         counts = [getattr(each, name) for each in samples] or [0]
@@ -139,7 +183,7 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
     parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")
     given = parser.parse_args()
-    with processes.ends_within(given.minutes + 10), running(before=METER) as server:
+    with running(before=METER) as server:
         return show("soak", *soak(server, given.rounds, given.questions, given.users, given.minutes))
 
 

@@ -28,8 +28,7 @@ def main() -> int:
     # torch and the other packages read the environment when they are imported.
     from benchmarks.zoo.attributions import CHECKS
     from benchmarks.zoo.networks import networks
-    from benchmarks.zoo.runner import Limits, examine_all
-    from benchmarks.zoo.table import summary, write
+    from benchmarks.zoo.runner import Limits, examine_all, summary, write
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="networks whose name matches this regular expression")

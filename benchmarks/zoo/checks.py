@@ -11,18 +11,8 @@ import torch
 from torch import Tensor
 
 import explainers
-from benchmarks.zoo.oracles import (
-    Layout,
-    candidates,
-    centers,
-    correlation,
-    edited,
-    gradient,
-    outputs,
-    patches,
-    residual_gradient,
-    split,
-)
+from benchmarks.zoo import oracles
+from benchmarks.zoo.oracles import Layout, candidates, edited, gradient, outputs, split
 from benchmarks.zoo.subject import CLASSES, PROOF, Subject
 
 Check = Callable[[Subject], str]
@@ -142,7 +132,7 @@ def _only_tokens_bypass(subject: Subject, name: str, layout: Layout) -> bool:
     if len(layout.axes) == 2 or not layout.extra:
         return False
     one, score = subject.images[:1], subject.score()
-    slope = residual_gradient(subject.model, score, name, outputs(subject.model, score, one, [name])[name], one)
+    slope = oracles.residual_gradient(subject.model, score, name, outputs(subject.model, score, one, [name])[name], one)
     return slope is not None and float(layout.maps(slope).abs().max()) == 0
 
 
@@ -255,13 +245,13 @@ def _misplaced(subject: Subject, name: str) -> str | None:
 
     one, judged = subject.images[:1], False
     before = maps(one)
-    changed = [(maps(image) - before, position) for image, position in patches(one)]
+    changed = [(maps(image) - before, position) for image, position in oracles.patches(one)]
     seen = [(heat.norm(dim=1)[0].double(), position) for heat, position in changed if bool(heat.any())]
     if len(seen) < 6:
         return None  # one patch at a time must remain inside the part that the network sees
     expected = torch.tensor([position for _, position in seen], dtype=torch.float64)
-    for axis, found in enumerate(centers(torch.stack([heat for heat, _ in seen]), least=1e-3)):
-        related = correlation(expected[:, axis], found)
+    for axis, found in enumerate(oracles.centers(torch.stack([heat for heat, _ in seen]), least=1e-3)):
+        related = oracles.correlation(expected[:, axis], found)
         if abs(related) >= CLEAR:
             judged = True
             stride = next(layer.stride for layer in subject.layers if layer.name == name)[axis] / subject.size[axis]

@@ -1,4 +1,4 @@
-"""Run networks in separate processes with time limits, several at a time, and yield their rows.
+"""Run networks in separate processes with time limits, several at a time, and write their table.
 
 Every process is forked from one that has imported the packages. A signal ends a check that takes too long, and another
 one the process of a network that takes too long.
@@ -13,8 +13,10 @@ import signal
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,19 @@ from typing import Any
 import torch
 
 import explainers
-from benchmarks.zoo.checks import CHECKS, FOR_EVERY_SIZE, Noted, Wrong
+from benchmarks.zoo.attributions import CHECKS
+from benchmarks.zoo.checks import FOR_EVERY_SIZE, TITLES, Noted, Wrong
 from benchmarks.zoo.subject import Network, Size, Subject
 
 WAY = re.compile(
     r"\b(Give|Use|Choose|Take|Try|Pass|Call|Set|Write|Ask|Leave|Run|Remove|Return|Select|Specify|Provide|Install|Convert)\b"
 )
 """Verbs of an error message that says what to do."""
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
+BEGIN, END = "<!-- networks -->\n", "<!-- /networks -->\n"
+WORST = ("crash", "wrong", "slow", "refused", "right")
+SHOWN = {"refused": "unsupported", "right": "correct"}
+"""Verdicts with another name on the page."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +150,46 @@ def _work(network: Network, names: Sequence[str], limits: Limits, seconds: int, 
     for row in examine(network, names, limits):
         pipe.send(row)
     pipe.close()
+
+
+# The table: one row per network, errors as notes below
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """Return the number of cells by verdict."""
+    counts = Counter(row.verdict for row in rows)
+    return ", ".join(f"{counts[verdict]} {SHOWN.get(verdict, verdict)}" for verdict in reversed(WORST)) + "."
+
+
+def write(rows: Sequence[Row], page: Path) -> None:
+    """Replace the table of the page: the oracles, one row per network, the notes."""
+    text = page.read_text(encoding="utf-8") if page.exists() else BEGIN + END
+    checks = [check for check in CHECKS if any(row.check == check for row in rows)]
+    names, notes = list(dict.fromkeys(row.network for row in rows)), dict[str, int]()
+    versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
+    lines = [f"{len(names)} networks. Cells: {summary(rows)} {versions}.", "", "| column | oracle |", "|---|---|"]
+    lines += [f"| {TITLES[check]} | {(CHECKS[check].__doc__ or '').splitlines()[0]} |" for check in checks]
+    lines += ["", "| network | default layer | " + " | ".join(TITLES[check] for check in checks) + " |"]
+    lines.append("|---|---|" + "---|" * len(checks))
+    for name in names:
+        own = [row for row in rows if row.network == name]
+        fixed = " *(fixed: {} × {})*".format(*own[0].size) if len({row.size for row in own}) == 1 else ""
+        first = next((row for row in own if row.check == "default_layer" and row.verdict == "right"), None)
+        layer = "`{}` {}".format(*first.words.split(" ", 1)) if first else ""
+        cells = [_cell([row for row in own if row.check == check], notes) for check in checks]
+        lines.append(f"| {name}{fixed} | {layer} | " + " | ".join(cells) + " |")
+    lines += ["", "## Notes", "", *(f"{number}. {note}" for note, number in notes.items())]
+    head, _, rest = text.partition(BEGIN)
+    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+
+
+def _cell(rows: list[Row], notes: dict[str, int]) -> str:
+    """Return the worst verdict of a check over the sizes."""
+    if not rows:
+        return ""
+    worst = min(rows, key=lambda row: WORST.index(row.verdict))
+    if worst.verdict in ("right", "slow"):
+        return "✓" if worst.verdict == "right" else "slow"
+    note = " ".join(worst.words.split()).replace("|", "\\|")
+    number = notes.setdefault(note, len(notes) + 1)
+    return f"unsupported {number}" if worst.verdict == "refused" else f"**{worst.verdict}** {number}"

@@ -20,8 +20,8 @@ class Import:
     at_once: bool
 
 
-def files(folder: str, root: Path = ROOT) -> list[Path]:
-    return [root / folder] if folder.endswith(".py") else sorted((root / folder).rglob("*.py"))
+def files(folder: str) -> list[Path]:
+    return [ROOT / folder] if folder.endswith(".py") else sorted((ROOT / folder).rglob("*.py"))
 
 
 def parse(path: Path) -> ast.Module:
@@ -49,14 +49,14 @@ def _imports(tree: ast.AST, at_once: bool) -> Iterator[Import]:
             yield from _imports(node, at_once and runs)
 
 
-def module_of(path: Path, root: Path = ROOT) -> str:
+def module_of(path: Path) -> str:
     """The dotted name of a file."""
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def module_graph(folder: str, root: Path = ROOT) -> dict[str, set[str]]:
+def module_graph(folder: str) -> dict[str, set[str]]:
     """Which modules of a folder import which; imports for types and in functions count."""
-    names = {module_of(path, root): path for path in files(folder, root)}
+    names = {module_of(path): path for path in files(folder)}
     graph = {}
     for name, path in names.items():
         targets = {each.name if each.name in names else each.name.rpartition(".")[0] for each in imports(path)}
@@ -64,10 +64,10 @@ def module_graph(folder: str, root: Path = ROOT) -> dict[str, set[str]]:
     return graph
 
 
-def folder_graphs(folder: str, root: Path = ROOT) -> dict[str, dict[str, set[str]]]:
+def folder_graphs(folder: str) -> dict[str, dict[str, set[str]]]:
     """For each package, which of its modules and packages import which of the others."""
     graphs: dict[str, dict[str, set[str]]] = {}
-    for module, targets in module_graph(folder, root).items():
+    for module, targets in module_graph(folder).items():
         for target in targets:
             pairs = enumerate(zip(module.split("."), target.split("."), strict=False))
             depth = next((k for k, (a, b) in pairs if a != b), None)

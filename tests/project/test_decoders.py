@@ -51,9 +51,3 @@ def test_the_page_decodes_no_files_in_its_process() -> None:
     unknown = {name: names - {OWN_FILES.get(name)} for name, names in found.items()}
     assert {name: names for name, names in unknown.items() if names} == {}
     assert len(found) > 100
-
-
-def test_decoders_are_found(tmp_path: Path) -> None:
-    code = ["from PIL.Image import open", "from saliscope.images import uploads", "uploads.open_image(b'')"]
-    (tmp_path / "a.py").write_text("\n".join([*code, "PIL.Image.open(x)"]))
-    assert sorted(uses(tmp_path / "a.py")) == ["Image.open", "Image.open", "uploads.open_image"]

@@ -56,17 +56,6 @@ def test_commands_install_from_the_repository_or_from_a_clone() -> None:
     assert found == {}
 
 
-def test_other_commands_are_found() -> None:
-    for line in (
-        "pip install -U 'saliscope[app]'",
-        "uvx saliscope serve",
-        "uv add saliscope",
-        "Install `saliscope[ray]`.",
-    ):
-        assert wrong(line), line
-    assert wrong('pip install "saliscope[app] @ git+https://github.com/somebody/saliscope"')
-
-
 def test_all_extras_in_commands_and_messages_exist() -> None:
     named = set()
     for name, text in texts():

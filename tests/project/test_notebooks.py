@@ -35,7 +35,8 @@ SMALLER = {
     "9_shortcut": {"range(150)": "range(60)"},
     "10_text": {"range(150)": "range(10)"},
     "11_videos": {"range(120)": "range(4)"},
-    "14_two_checkpoints": {"*head), 120,": "*head), 60,"},
+    "14_two_checkpoints": {"*head), 120,": "*head), 60,", "train(third, 120,": "train(third, 20,"},
+    "15_million_images": {"range(90)": "range(60)", "make_images(300)": "make_images(120)"},
     "7_segmentation": {"range(200)": "range(20)"},
     "8_vision_transformer": {"range(120)": "range(12)", "make_images(200)": "make_images(20)"},
 }

@@ -9,9 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.public import processes
 from benchmarks.public.client import IMAGE, Result, explain, upload
-from benchmarks.public.server import Server
+from benchmarks.public.server import Server, children
 from saliscope import limits
 from saliscope.images.decoder import pool, sandbox
 from tests.saliscope.images.test_sandbox import REFUSED, Victim, attempt
@@ -19,9 +18,6 @@ from tests.saliscope.images.test_sandbox import REFUSED, Victim, attempt
 HIJACKED = "tests.support.hijacked_decoder"
 PATIENCE = 10.0
 """Seconds until a new decoder is in the sandbox on a busy machine."""
-HARMFUL = {"system calls", "limits of", "priority", "ptrace"}
-"""What changes other processes if it is not refused; a decoder without all mechanisms leaves it out."""
-
 LIMITS = {
     "Max address space": str(limits.DECODE_MEMORY),
     "Max cpu time": str(int(limits.DECODE_SECONDS) + 2),
@@ -30,27 +26,23 @@ LIMITS = {
 """Names in /proc/PID/limits, and what a decoder may have."""
 
 
-def attacks(server: Server, using: tuple[str, ...] = ()) -> Iterator[Result]:
-    """Try to leave the sandbox of a decoder, with all mechanisms of this system or with those in `using`."""
+def attacks(server: Server) -> Iterator[Result]:
+    """Try to leave the sandbox of a decoder."""
     if sys.platform != "linux":  # the limits are all that other systems have
         return
-    if server.process:
-        yield from decoders_of(server)
-    one = pool.Pool(1, module=(HIJACKED, *using))
+    yield from decoders_of(server)
+    one = pool.Pool(1, module=(HIJACKED,))
     one.prepare()
     try:
         yield Result("an image in the sandbox", one.call(IMAGE.read_bytes(), task="image")[0]["size"], [600, 400])
         file = Path(upload(server, b"secret", "secret.jpg"))
         file.chmod(0o666)
         file.parent.chmod(0o777)
-        page = server.process.pid if server.process else os.getppid()
-        victim = Victim(file, str(server.address[1]), "53", "none", str(page))
+        victim = Victim(file, str(server.address[1]), "53", "none", str(server.process.pid))
         for name, argument in (*victim.attempts(one.processes()[0]), ("system calls", "")):
-            if not using or name not in HARMFUL:
-                found = attempt(one, name, argument)
-                yield Result(f"{name} {argument}".strip(), "refused" if REFUSED(found) else found, "refused")
-        if not using:
-            yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
+            found = attempt(one, name, argument)
+            yield Result(f"{name} {argument}".strip(), "refused" if REFUSED(found) else found, "refused")
+        yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
         yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
     finally:
@@ -67,7 +59,10 @@ def decoders_of(server: Server) -> Iterator[Result]:
     for process, status in found.items():
         rights = [*status["NoNewPrivs"], *status["Seccomp"], int(status["CapEff"][0], 16), "0" in status["Uid"]]
         yield Result("no new privileges, a filter, no capabilities, not root", rights, ["1", "2", 0, False])
-        found_limits = {name: processes.limit(process, name) for name in LIMITS}
+        lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
+        found_limits = {
+            name: line[len(name) :].split()[0] for name in LIMITS for line in lines if line.startswith(name)
+        }
         yield Result("the limits of the process", found_limits, LIMITS)
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
@@ -78,10 +73,10 @@ def decoders_of(server: Server) -> Iterator[Result]:
 def _decoders(page: int) -> dict[int, dict[str, list[str]]]:
     """Return what the system says of the processes of files: the process that starts them has a child."""
     found = {}
-    for process in processes.children(page):
+    for process in children(page):
         with contextlib.suppress(FileNotFoundError):  # it has ended
             command = Path(f"/proc/{process}/cmdline").read_bytes()
-            if pool.WORKER.encode() in command and not processes.children(process):
+            if pool.WORKER.encode() in command and not children(process):
                 lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
                 found[process] = {line.partition(":")[0]: line.split()[1:] for line in lines}
     return found

@@ -1,77 +1,42 @@
-"""Attacks with single requests: paths, links, bodies, headers and unknown endpoints."""
+"""Attacks with single requests: paths, links, bodies, headers, unknown endpoints and other websites."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 
-from benchmarks.public.client import FILE, Result, call, check, connections, status, statuses
+from benchmarks.public.client import FILE, IMAGE, LISTED, Result, call, check, connections, status, statuses, upload
 from benchmarks.public.server import Server
 from saliscope import limits
 
-FILES = {"/gradio_api/file=": 403, "/gradio_api/file/": 403, "/file=": 404}
-"""Routes of files, and the status for a file that must not be read. The last one does not exist."""
-OUTSIDE = ("/etc/passwd", "../../../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "app.py")
-OUTSIDE += ("....//....//etc/passwd", "/proc/self/environ", "%00/etc/passwd", "/etc/passwd%00.png", "~/.ssh")
-OUTSIDE += ("{uploads}/../app.log", "{uploads}/..%2fapp.log", "{uploads}", "\\..\\app.py")
-FOLDERS = {"/hl/": 404, "/hl-examples/": 404, "/theme.css/": 404}
-FOLDERS |= {"/assets/": 403, "/static/": 403, "/svelte/": 403}
-"""Routes of folders, and the status for a path that leaves them."""
-LEAVING = ("../../../app.py", "..%2f..%2f..%2fapp.py", "%2e%2e%2fapp.py", "/etc/passwd")
-NAMES = {"../../evil.png": 200, "/etc/evil.png": 200, "..\\evil.png": 200, "a\0b.png": 200, "a" * 300 + ".png": 200}
-NAMES |= {".": 200, "..": 400, "": 400, "con": 200}
-"""Names of uploads; those with status 200 are stored under another name."""
 UPLOAD = "POST /gradio_api/upload\r\nContent-Type: multipart/form-data; boundary=b"
 PART = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
-BEGUN = {
-    "bodies": "POST /gradio_api/queue/join HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n[",
-    "headers": "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-",
-}
 HIDDEN = "GET /gradio_api/proxy=x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 WAITS = "Transfer-Encoding: chunked\r\nX: waits"
 """A request whose body is not complete: the server waits for the rest."""
-SMUGGLED = {
-    "Content-Length: 2\r\nContent-Length: 60": "{}",
-    "Content-Length: 2\r\nTransfer-Encoding: chunked": "0\r\n\r\n",
-    "Transfer-Encoding: xchunked": "0\r\n\r\n",
-    "Transfer-Encoding: chunked, identity": "0\r\n\r\n",
-    "Content-Length: -1": "",
-    "Content-Length: 0x10": "",
-    "Content-Length: +2": "{}",
-    "Content-Length : 2": "{}",
-    "Transfer-Encoding: chunked": "zz\r\n{}\r\n0\r\n\r\n",
-    WAITS: "ffffffffffffffff1\r\n",
-}
-"""Headers and the start of a body, after which a second request is hidden."""
 INVALID = {
     **dict.fromkeys(("GET /\r\nX: a\0b", "GET /\r\nX\n: a", "GET /\r\n: a", "GET /\x01", "GET{} /", "GET  /"), 400),
     "GET /\r\nX: " + "a" * 70_000: 431,
     "GET /gradio_api/file=/tmp/x%0d%0aSet-Cookie:a=b": 404,
 }
-CLOSED = {
-    **dict.fromkeys(("GET /monitoring", "GET /gradio_api/deep_link", "GET /gradio_api/vibe-code"), 403),
-    **dict.fromkeys(("GET /dev/reload", "GET /gradio_api/dev/reload", "POST /login", "POST /", "POST /config"), 403),
-    **dict.fromkeys(("POST /gradio_api/upload_progress", "POST /healthz", "POST /metrics"), 403),
-    **dict.fromkeys((f"{method} /" for method in "PUT DELETE PATCH TRACE CONNECT PROPFIND BREW".split()), 403),
-    **dict.fromkeys((f"GET /{path}" for path in "docs redoc openapi.json healthz metrics mcp .env admin".split()), 404),
-    **dict.fromkeys(("GET /.git/config", "POST /mcp"), 404),
-}
 
 
 def paths(server: Server) -> Iterator[Result]:
     """Read files outside the folders that the page serves."""
-    outside = [path.format(uploads=server.uploads) for path in OUTSIDE]
-    rows = [(route + path, found) for (route, found), path in itertools.product(FILES.items(), outside)]
-    rows += [(route + path, found) for (route, found), path in itertools.product(FOLDERS.items(), LEAVING)]
-    rows += [(route + "..%5capp.py", 404) for route in FOLDERS]  # a file name on Linux, which does not exist
+    outside = [path.format(uploads=server.uploads) for path in LISTED["outside"]]
+    rows = [(route + path, found) for (route, found), path in itertools.product(LISTED["files"].items(), outside)]
+    for route, found in LISTED["folders"].items():
+        rows += [(route + path, found) for path in LISTED["leaving"]]
+    rows += [(route + "..%5capp.py", 404) for route in LISTED["folders"]]  # a file name on Linux, which does not exist
     yield from check(server, ((f"GET {path}", b"", found) for path, found in rows))
     stored = []
-    for name, found in NAMES.items():
+    for name, found in LISTED["names"].items():
         file = {"files": (name, b"\x89PNG\r\n\x1a\n")}
         answer = httpx.post(f"{server.url}/gradio_api/upload", files=file, timeout=20)
         yield Result(f"upload named {name[:20]!r}", answer.status_code, found)
@@ -117,7 +82,7 @@ def bodies(server: Server) -> Iterator[Result]:
         head = f"POST /gradio_api/upload\r\nContent-Type: {kind}\r\nContent-Length: 50"
         rows.append((head, b"x" * 50, 400))
     yield from check(server, rows)
-    for kind, start in BEGUN.items():
+    for kind, start in LISTED["begun"].items():
         with connections(server, 150, start):
             yield Result(f"an answer during 150 slow {kind}", status(server, "GET /config"), 200)
 
@@ -143,7 +108,7 @@ def counts(server: Server) -> Iterator[Result]:
 
 def headers(server: Server) -> Iterator[Result]:
     """Hide a second request in a first one, and send invalid headers."""
-    for head, body in SMUGGLED.items():
+    for head, body in LISTED["smuggled"].items():
         found = statuses(server, f"POST /gradio_api/queue/join\r\n{head}", (body + HIDDEN).encode(), seconds=0.7)
         yield Result(f"{head}: first answer", found[:1], [] if head == WAITS else [400])
         yield Result(f"{head}: no hidden request", len(found) <= 1 or 403 not in found[1:], True)
@@ -158,9 +123,73 @@ def endpoints(server: Server) -> Iterator[Result]:
     unknown = ("nothing", "predict", "__init__", "explain/../x", "a" * 5000, "%00", "constructor")
     for kind, route in itertools.product(("call", "run", "api", "call/v2"), unknown):
         yield from check(server, [(f"POST /gradio_api/{kind}/{route}", {"data": []}, 404)])
-    yield from check(server, ((head, {} if "POST" in head else b"", found) for head, found in CLOSED.items()))
+    yield from check(server, ((head, {} if "POST" in head else b"", found) for head, found in LISTED["closed"].items()))
     for number in (-1, 10**6, "x", 1.5, [], True):
         message = {"data": [], "fn_index": number, "session_hash": "attack"}
         yield from check(server, [("POST /gradio_api/queue/join", message, 404)])
     message = {"fn_name": "__init__", "component_id": 1}
     yield from check(server, [("POST /gradio_api/component_server", message, 400)])
+
+
+# Other websites: names that point to this machine (DNS rebinding), and requests from their scripts
+
+ASKED = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+MODELS = "/gradio_api/run/list_models"
+
+
+def hosts(server: Server) -> Iterator[Result]:
+    """Ask under other names, and as other websites."""
+    port = server.address[1]
+
+    def ask(method: str, path: str, **head: str) -> tuple[int, str, list[str]]:
+        """Return the status, the text, and the headers that allow something to other websites."""
+        with contextlib.suppress(httpx.InvalidURL, httpx.LocalProtocolError, httpx.RemoteProtocolError):
+            data = {"json": {"data": []}} if method == "POST" else {}
+            answer = httpx.request(method, server.url + path, headers=head, timeout=20, **data)
+            allowed = [name for name in answer.headers if name.startswith("access-control-")]
+            return answer.status_code, answer.text, allowed
+        return 400, "", []
+
+    for host, path in itertools.product(LISTED["foreign"], ("/", "/config", "/gradio_api/info")):
+        status, text, _ = ask("GET", path, Host=host.format(port=port))
+        # uvicorn refuses a header that is not valid
+        yield Result(f"GET {path} of {host}", status in (400, 421), True)
+        yield Result(f"GET {path} of {host} in the answer", host.partition(":")[0] in text, False)
+    for host in LISTED["own"]:
+        yield Result(f"GET /config of {host}", ask("GET", "/config", Host=host.format(port=port))[0], 200)
+    for host, origin in itertools.product(("127.0.0.1", "[::1]", "localhost"), LISTED["origins"]):
+        head = {"Host": f"{host}:{port}", "Origin": origin.format(port=port)}
+        yield Result(f"GET: headers for {origin} to {host}", ask("GET", "/config", **head)[2], [])
+        yield Result(f"OPTIONS: headers for {origin} to {host}", ask("OPTIONS", MODELS, **head, **ASKED)[2], [])
+        yield Result(f"POST of {origin} to {host}", ask("POST", MODELS, **head)[::2], (403, []))
+    own = ask("POST", MODELS, Host=f"127.0.0.1:{port}", Origin=server.url)
+    yield Result("POST of the page itself", own[0], 200)
+    found = statuses(server, f"GET /config\r\nHost: 127.0.0.1:{port}", seconds=0.7)
+    yield Result("two hosts", found[:1], [400])  # the second one is that of `statuses`
+
+
+# Security headers of every answer, compared with their exact texts
+
+SCRIPTS = re.compile(r"[\"'(](?:\./|/)?((?:hl|assets|static)/[\w./-]+\.(?:js|css|jpg|svg|woff2))")
+
+
+def policy(server: Server) -> Iterator[Result]:
+    """Ask for pages, files and errors of every kind."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        linked = sorted(set(SCRIPTS.findall(client.get("/").text)))
+        yield Result("the page links files", len(linked) > 3, True)
+        files = ["/hl-examples/coffee.jpg", f"/gradio_api/file={upload(server, IMAGE.read_bytes())}"]
+        found = dict.fromkeys([*LISTED["pages"], *(f"/{path}" for path in linked), *files], (200,))
+        for path, expected in (found | dict.fromkeys(LISTED["missing"], (403, 404))).items():
+            answer = client.get(path)
+            yield Result(f"GET {path[:60]}: {answer.status_code}", answer.status_code in expected, True)
+            yield from _headers(f"GET {path[:60]}", answer)
+        for name, body in LISTED["others"].items():
+            yield from _headers(name, client.request(*name.split(), json=body))
+        with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": "policy"}) as stream:
+            yield from _headers("an event stream", stream)
+
+
+def _headers(name: str, answer: httpx.Response) -> Iterator[Result]:
+    for header, text in LISTED["expected"].items():
+        yield Result(f"{header} of {name}", answer.headers.get_list(header), [text])

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from benchmarks.public import processes
 from benchmarks.public.attacks.http import PART
 from benchmarks.public.client import FILE, IMAGE, Result, Visitor, connections, explain, status, upload
-from benchmarks.public.server import Server
+from benchmarks.public.server import Server, megabytes, processor_seconds
 from saliscope import limits
 from saliscope.cli import serving
 
@@ -98,8 +97,8 @@ def tiny_chunks(server: Server) -> Iterator[Result]:
 
 def huge_bodies(server: Server) -> Iterator[Result]:
     """Send many empty lists, which take seconds to parse and gigabytes of memory."""
-    before, lists = processes.megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
-    found, started = set[int](), processes.processor_seconds(server.process.pid)
+    before, lists = megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
+    found, started = set[int](), processor_seconds(server.process.pid)
     with _repeatedly(lambda: found.add(status(server, "GET /robots.txt")), pause=0.02):
         for route, size, expected in (
             ("/mcp", len(lists), 404),
@@ -109,7 +108,7 @@ def huge_bodies(server: Server) -> Iterator[Result]:
         ):
             answer = httpx.post(server.url + route, content=lists[:size], timeout=60)
             yield Result(f"POST {route}: {size >> 20} MB of lists", answer.status_code, expected)
-    used = processes.processor_seconds(server.process.pid) - started
+    used = processor_seconds(server.process.pid) - started
     yield Result("answers meanwhile", found, {200})
     yield Result(f"huge bodies take {used:.1f} s, more than {BUSY:g} s of processor time", used > BUSY, False)
     head = f"POST /mcp\r\nContent-Length: {limits.AGENT}\r\nContent-Type: application/json"
@@ -119,7 +118,7 @@ def huge_bodies(server: Server) -> Iterator[Result]:
 
 def unfinished_bodies(server: Server) -> Iterator[Result]:
     """Send bodies without their ends."""
-    before = processes.megabytes(server.process.pid)
+    before = megabytes(server.process.pid)
     for route, size, start in (
         ("queue/join", limits.BODY, b"["),
         ("upload", limits.UPLOAD, PART),
@@ -142,7 +141,7 @@ def unfinished_bodies(server: Server) -> Iterator[Result]:
 
 def _memory(name: str, server: Server, before: float) -> Result:
     """Return whether the server has more memory than before, except for what a request needs."""
-    grown = processes.megabytes(server.process.pid) - before
+    grown = megabytes(server.process.pid) - before
     return Result(f"memory after {name} has grown by {grown:+.0f} MB", grown > PEAK, False)
 
 
@@ -202,7 +201,7 @@ def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
 
 def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
-    before = processes.megabytes(server.process.pid)
+    before = megabytes(server.process.pid)
     config = httpx.get(f"{server.url}/config", timeout=60).json()
     asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
     event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())

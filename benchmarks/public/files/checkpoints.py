@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.public.files.case import Call
-from benchmarks.public.table import Row
+from benchmarks.public.files.floods import Call
+from benchmarks.public.server import Row
 
 SECONDS, MEGABYTES = 1.0, 100.0
 MARKER = "hostile-code-was-run"
@@ -32,7 +32,7 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 from saliscope.zoo import checkpoints
 from benchmarks.public.files.checkpoints import network
-from benchmarks.public.processes import megabytes, reset_peak
+from benchmarks.public.server import megabytes, reset_peak
 network()
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
@@ -262,8 +262,8 @@ def damaged(count: int = 60) -> Files:
         yield f"damaged_{number}.pt", bytes(data[: rng.choice([len(data), len(data) // 2])])
 
 
-def load(every: int = 1, before: str = "") -> tuple[Row, list[str]]:
-    """Load the files in another process, in which `before` runs first; return a line of the table and the failures."""
+def load(every: int = 1, before: str = "", first: int | None = None) -> tuple[Row, list[str]]:
+    """Load files in another process, in which `before` runs first; return a line of the table and the failures."""
     failures: list[str] = []
     count = most_seconds = most_memory = 0.0
     with tempfile.TemporaryDirectory() as place:
@@ -271,7 +271,7 @@ def load(every: int = 1, before: str = "") -> tuple[Row, list[str]]:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         command, marker = [sys.executable, "-c", f"{before}\n{LOADER}"], Path(place) / MARKER
         process = subprocess.Popen(command, cwd=place, env=environment, **pipes)
-        for name, content in itertools.islice(files(), 0, None, every):
+        for name, content in itertools.islice(files(), 0, first, every):
             path = Path(place) / name
             path.write_bytes(content() if callable(content) else content)
             process.stdin.write(f"{path}\n")

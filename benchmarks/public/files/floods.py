@@ -1,22 +1,61 @@
-"""Files with very many parts, and files that are two files at once."""
+"""One hostile file; files with very many parts, and files that are two files at once."""
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
+import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image
 
-from benchmarks.public.files.case import EITHER, REFUSED, VALID, Call, Case, case, seeds
 from saliscope.images import uploads
-from tests.support.image_files import chunk, png, save, scene
+from tests.support.band_files import npy_file, tiff_file, values
+from tests.support.image_files import chunk, fuzz_seeds, png, save, scene
 
+VALID, REFUSED, EITHER = "opened", "refused", "either"
 COMMENT = b"\x21\xfe" + b"\xff" + b"a" * 255
 CONTROL = b"\x21\xf9\x04\x00\x01\x00\x00\x00"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file, made when it is needed, and the expected outcome."""
+
+    group: str
+    name: str
+    make: Callable[[], bytes]
+    expected: str = EITHER
+
+
+def case(group: str, name: str, expected: str, make: Callable[..., bytes] | bytes, *given: Any, **named: Any) -> Case:
+    """Return a case whose file is given, or made by a call."""
+    return Case(group, name, functools.partial(make if callable(make) else lambda: make, *given, **named), expected)
+
+
+@functools.cache
+def seeds() -> list[bytes]:
+    """Return one small file of every kind, also with bands."""
+    found = [*fuzz_seeds(), npy_file(values("u2", 5)), npy_file(values("f4", 3))]
+    found += [tiff_file(values("u2", 5), layout=layout, packed=True) for layout in ("interleaved", "separate", "pages")]
+    found += [tiff_file(values("f4", 4), big=True, tile=16, packed=True, predictor=3, order=">")]
+    return found
+
+
+class Call:
+    """An object whose pickle calls a function."""
+
+    def __init__(self, function: Any = os.system, *given: Any) -> None:
+        self.call = function, given or ("touch hostile",)
+
+    def __reduce__(self) -> Any:
+        return self.call
 
 
 def floods() -> Iterator[Case]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import itertools
+import json
 import pickle
 import random
 import struct
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from benchmarks.public.files.case import EITHER, REFUSED, VALID, Call, Case, case, seeds
-from benchmarks.public.files.floods import floods, polyglots
+from benchmarks.public.files.floods import EITHER, REFUSED, VALID, Call, Case, case, floods, polyglots, seeds
 from saliscope import limits
 from saliscope.images import uploads
 from tests.support.band_files import KINDS, npy_file, tiff_file, values
@@ -25,27 +25,9 @@ from tests.support.image_files import chunk, declared, mutations, png, save, sce
 
 MODES = {"PNG": "1 L LA P RGB RGBA I;16", "TIFF": "1 L LA P RGB RGBA CMYK I;16 F I", "JPEG": "L RGB CMYK"}
 MODES |= {"GIF": "L P RGB", "BMP": "1 L P RGB RGBA", "WEBP": "RGB RGBA"}
-FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
-LARGE: list[tuple[str, str, str, tuple[int, int], dict[str, Any]]] = [
-    (VALID, "JPEG", "RGB", (15000, 10000), {}),
-    (VALID, "PNG", "RGB", (10000, 6000), {"compress_level": 1}),
-    (VALID, "PNG", "L", (15000, 12600), {"compress_level": 1}),
-    (VALID, "TIFF", "RGB", (10000, 10000), {"compression": "tiff_lzw"}),
-    (VALID, "WEBP", "RGBA", (8000, 6000), {}),
-    (REFUSED, "WEBP", "RGB", (7900, 7900), {}),
-    (EITHER, "GIF", "P", (13000, 13000), {}),
-    (EITHER, "TIFF", "1", (13000, 13000), {"compression": "group4"}),
-    (EITHER, "TIFF", "L", (4000, 4000), {"compression": "lzma"}),  # slow to compress
-    *(
-        (EITHER, "TIFF", "L", (13000, 13000), {"compression": each})
-        for each in ("tiff_lzw", "packbits", "zstd", "jpeg")
-    ),
-    *(
-        (EITHER, "TIFF", mode, (side, side), {"compression": "tiff_adobe_deflate"})
-        for mode, side in (("L", 13000), ("RGBA", 8000), ("F", 7900), ("I;16", 13900), ("CMYK", 13900))
-    ),
-]
+LARGE = json.loads(Path(__file__).with_name("large.json").read_text("ascii"))
 """Images of one color: the outcome, the format, the mode, the size, and options of the file."""
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")
 TAGS = (254, 256, 257, 258, 259, 262, 266, 273, 274, 277, 278, 279, 284, 317, 338, 339)
 NUMBERS = {False: (0, 1, 255, 65535, 2**31, 2**32 - 1), True: (2**63 - 1, 2**64 - 1, 2**40)}
 """Values of the tags of a TIFF, and of a BigTIFF."""
@@ -109,7 +91,7 @@ def _mode(kind: str, mode: str, turn: int) -> bytes:
 def bombs() -> Iterator[Case]:
     """Yield large images, and small files that declare, or expand to, more than the memory."""
     for expected, kind, mode, size, options in LARGE:
-        group, name = "valid" if expected == VALID else "bombs", f"{kind} {mode} of {size} pixels {options}"
+        group, name = "valid" if expected == VALID else "bombs", f"{kind} {mode} of {tuple(size)} pixels {options}"
         yield case(group, name, expected, _blank, kind, mode, size, **options)
     sizes = list(itertools.product(FORMATS, [(15000, 15000), (16383, 16383), (16383, 12300)]))
     sizes += itertools.product(("PNG", "GIF", "BMP", "TIFF"), [(65535, 65535), (2**15, 4), (3, 2**15)])

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.zoo import checks
 from benchmarks.zoo.attributions import CHECKS
+from benchmarks.zoo.handwritten import own, unusual
 from benchmarks.zoo.networks import networks
-from benchmarks.zoo.networks.custom import own
-from benchmarks.zoo.networks.unusual import unusual
 from benchmarks.zoo.runner import Limits, examine
 from benchmarks.zoo.subject import Network, Subject
 

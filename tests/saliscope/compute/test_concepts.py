@@ -18,7 +18,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.concepts import view
-from tests.saliscope.compute.asking import CAT, DOG, MODEL, SMALL, inputs, steps_of
+from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -113,15 +113,16 @@ def test_one_image_is_enough() -> None:
         found(Request(CAT, model=SMALL, layer="head"), 16, (CAT,))
 
 
-def test_a_layer_with_many_cells_uses_fewer_images() -> None:
-    step, few = (found(Request(DOG, model=model, layer="stages.0")) for model in (SMALL, MODEL))
-    assert few.found.concepts.images < step.found.concepts.images
-    assert few.found.concepts.cells <= engine.CELLS
-    assert found(Request(DOG, layer="stem.0")).found.concepts.images == 1
+def test_a_layer_with_many_cells_uses_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer has 8 x 8 cells."""
+    for most, images in ((9 * 64, 9), (2 * 64 + 63, 2), (63, 1)):
+        monkeypatch.setattr(engine, "CELLS", most)
+        step = found(Request(DOG, model=SMALL, layer="stages.2"))
+        assert (step.found.concepts.images, step.found.concepts.cells) == (images, 64 * images)
 
 
 def test_a_stopped_job_shows_and_keeps_nothing(new_dog: str) -> None:
-    request = Request(new_dog, model=SMALL, layer="stages.1")
+    request = Request(new_dog, model=SMALL, layer="stages.2")
     with runs.start(None) as run:
         steps = engine.find(request, Wanted(16), run)
         next(steps)

@@ -18,7 +18,7 @@ from saliscope.compute.rail import description, messages, network, norms
 from saliscope.compute.request import Request
 from saliscope.page.components import view as page_view
 from saliscope.page.rail import view
-from tests.saliscope.compute.asking import DOG, MODEL, inputs, last_steps, steps_of
+from tests.saliscope.compute.asking import DOG, MODEL, SMALL, inputs, last_steps, steps_of
 from tests.support.nets import random_images, residual
 
 pytestmark = pytest.mark.usefixtures("loaded")
@@ -139,13 +139,13 @@ def test_norms_whose_squares_underflow_in_float32_are_not_zero() -> None:
 
 def test_the_table_is_that_of_the_library() -> None:
     """Oracle: `explainers.describe`, except for the times."""
-    first = steps_of(description.describe, Request(model=MODEL))[-1]
+    first = steps_of(description.describe, Request(model=SMALL))[-1]
     assert isinstance(first, description.Described)
-    net, images = inputs()
+    net, images = inputs(name=SMALL)
     expected, packed = explainers.describe(net, torch.zeros_like(images)), view.description(first)
     rows = [(layer.name, layer.kind, layer.is_leaf) for layer in expected.layers]
     assert [(row[0], row[1], row[8]) for row in packed["rows"]] == rows
     row = next(row for row in packed["rows"] if row[0] == "stem.1")
-    assert row[2:6] + row[7:] == ["32 × 112 × 112", "864", "10,838,016", "1.606", "3 × 3", True]
+    assert row[2:6] + row[7:] == ["32 × 32 × 32", "864", "884,736", "0.131", "3 × 3", True]
     assert packed["totals"].startswith(f"{expected.parameters:,} parameters · {expected.multiply_adds:,} multiply-adds")
     assert packed["csv"].count("\n") == len(expected.layers) + 1

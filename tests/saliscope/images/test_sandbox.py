@@ -217,7 +217,7 @@ def test_a_forged_answer_or_none_ends_the_decoder_only(decoder: pool.Pool) -> No
     for name, forged in FORGED.items():
         decoder.seconds = 25.0
         assert_decodes(decoder, name)
-        before, decoder.seconds = decoder.restarts, 1.0  # of an answer that is not complete
+        before, decoder.seconds = decoder.restarts, 0.4  # of an answer that is not complete
         with pytest.raises(Refused, match="could not be decoded|takes too long"):
             decoder.call(forged, task="image", forged=True)
         assert decoder.restarts == before + 1, name

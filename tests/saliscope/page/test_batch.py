@@ -24,6 +24,7 @@ from saliscope.images.decoder import pool
 from saliscope.page.batch import archive, engine, folders
 from saliscope.page.batch.engine import Indexed
 from saliscope.runs.sources.location import IMAGE_SUFFIXES, is_image
+from tests.saliscope.compute.asking import SMALL
 
 EXAMPLES = Path(__file__).parents[3] / "assets" / "examples"
 DOG = EXAMPLES / "dog.jpg"
@@ -180,9 +181,10 @@ def test_images_become_an_index_of_the_layer_and_the_stages(tmp_path: Path) -> N
     names = ("dog", "cat", "coffee")
     files = [str(EXAMPLES / f"{name}.jpg") for name in names]
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff")
-    *before, found = steps([*files, str(tmp_path / "broken.jpg")], work=engine.index, layer="stages.6")
+    broken = str(tmp_path / "broken.jpg")
+    *before, found = steps([*files, broken], work=engine.index, model=SMALL, layer="stages.6")
     assert any(isinstance(step, Waiting) for step in before) and isinstance(found, Indexed)
-    assert found.message.startswith("3 of 4 images indexed for EfficientNet-Lite0 at stages.6, ")
+    assert found.message.startswith("3 of 4 images indexed for EfficientNet-Lite0 (size 64) at stages.6, ")
     assert "1 could not be read" in found.message
     layers = set(found.index.units["layer"].to_pylist())
     assert {"stages.6", "head", "stages.2"} <= layers and "stages.5" not in layers
@@ -210,7 +212,7 @@ def test_stop_keeps_the_finished_images(work: Any, monkeypatch: pytest.MonkeyPat
             run.stop()
 
     monkeypatch.setattr(engine.turns, "report", report)
-    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run, work, target="tabby")[-1]
+    found = steps([str(path) for path in sorted(EXAMPLES.glob("*.jpg"))], run, work, model=SMALL, target="tabby")[-1]
     assert found.message.startswith("Stopped: 2 of 9 images ")
     if work is engine.index:
         assert found.index.manifest["counts"]["images"] == 2 and len(found.index.photos) == 2

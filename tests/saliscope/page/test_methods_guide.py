@@ -44,15 +44,6 @@ def answered(**settings: Any) -> Answer:
 # The lists of methods and layers
 
 
-def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
-    listed = [(name, line) for group in lines.LINES.values() for name, (line, _) in group.items()]
-    assert sorted(name for name, _ in listed) == sorted(METHODS), "each in one group"
-    assert all(line.endswith((".", "?")) and len(line) <= 75 for _, line in listed)
-    update = "python -m saliscope.compute.methods.measure --only NAME"
-    assert set(costs.table()["passes"]) == set(METHODS), update
-    assert list(lines.LINES) == list(lines.GROUP_TITLES)
-
-
 def test_the_list_has_every_method_once_with_a_cost_or_a_reason(settings: Settings, monkeypatch: Any) -> None:
     listed = picker.items(settings)
     fit = {name: columns[METHOD_TIME] for _, name, columns, more in listed if "why" not in more}

@@ -26,6 +26,8 @@ from saliscope.zoo import load_model
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "assets" / "examples"
+SMALL = ("--model", "efficientnet_lite0?size=64")
+"""The built-in network with a smaller input."""
 Command = Callable[..., tuple[int, str]]
 
 
@@ -49,7 +51,7 @@ def saliscope(*arguments: object) -> tuple[int, str]:
 def explained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of `saliscope explain` on three examples, for tests that read or copy it."""
     out = tmp_path_factory.mktemp("explained") / "run"
-    code, output = saliscope("explain", EXAMPLES, "--out", out, "--limit", 3, "--workers", 0)
+    code, output = saliscope("explain", EXAMPLES, "--out", out, "--limit", 3, "--workers", 0, *SMALL)
     assert code == 0 and "3 images in" in output and "per second" in output
     return out
 
@@ -63,7 +65,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
 
 def test_a_finished_run_is_not_computed_again(command, explained):
     assert open_run(explained).table["path"].to_pylist() == ["alp.jpg", "brushes.jpg", "cat.jpg"]
-    again = ("explain", EXAMPLES, "--out", explained, "--limit", 3)
+    again = ("explain", EXAMPLES, "--out", explained, "--limit", 3, *SMALL)
     code, output = command(*again)
     assert code == 0 and "the run was already finished" in output
     code, output = command(*again, "--method", "hires_cam")
@@ -124,7 +126,7 @@ def test_images_that_are_gone_or_unreadable(command, tmp_path):
     pictures.mkdir()
     for name in "ab":
         Image.effect_noise((60, 50), 90).convert("RGB").save(pictures / f"{name}.png")
-    explain = ("explain", pictures, "--workers", 0, "--out")
+    explain = ("explain", pictures, *SMALL, "--workers", 0, "--out")
     assert command(*explain, run)[0] == 0
     (pictures / "a.png").write_bytes(b"no image")
     (pictures / "b.png").unlink()
@@ -164,7 +166,7 @@ def test_evaluation_matches_the_library_and_its_controls(command, explained, tmp
     assert code == 0 and "Evaluated 3 images" in output
     assert re.search(r"Deletion 0\.\d+ ± 0\.\d+ over 3 images: .*random", output), output
     found = json.loads((tmp_path / "run" / FILE).read_text())["metrics"]["deletion"]
-    rows, model = open_run(explained).table.to_pylist(), load_model("efficientnet_lite0")
+    rows, model = open_run(explained).table.to_pylist(), load_model(SMALL[1])
     images = torch.cat([model.prepare(Image.open(EXAMPLES / row["path"])) for row in rows])
     maps = torch.stack([torch.from_numpy(map_of(row)) for row in rows])
     target = [row["target_index"] for row in rows]

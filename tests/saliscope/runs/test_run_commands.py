@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
 from pyarrow import parquet as pq
 from torch import nn
@@ -25,7 +24,7 @@ from saliscope.cli.progress import Progress
 from saliscope.errors import Refused
 from saliscope.runs.formats import duration
 from saliscope.zoo import ModelUnavailable
-from tests.saliscope.runs.test_dataset_cli import EXAMPLES, ROOT, call, command, explained
+from tests.saliscope.runs.test_dataset_cli import EXAMPLES, ROOT, SMALL, call, command, explained
 from tests.support import shapes
 
 __all__ = ["command", "explained"]  # fixtures
@@ -34,7 +33,7 @@ __all__ = ["command", "explained"]  # fixtures
 def test_runs_are_compared_and_exported(command, explained, tmp_path):
     """Grad-CAM and HiRes-CAM of one network have equal predictions and similar maps."""
     other = tmp_path / "b"
-    command("explain", EXAMPLES, "--out", other, "--limit", 3, "--method", "hires_cam", "--workers", 0)
+    command("explain", EXAMPLES, "--out", other, "--limit", 3, "--method", "hires_cam", "--workers", 0, *SMALL)
     code, output = command("compare", explained, other, "--out", tmp_path / "c.html")
     assert code == 0 and "3 images in both runs; 0 only in A, 0 only in B." in output
     assert "Same prediction for 100% of 3 images." in output
@@ -46,9 +45,9 @@ def test_runs_are_compared_and_exported(command, explained, tmp_path):
 
 
 def test_a_dry_run_writes_nothing(command, tmp_path):
-    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--batch-size", 2)
+    code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--batch-size", 2, *SMALL)
     assert code == 0 and not (tmp_path / "run").exists()
-    assert re.search(r"9 images \(folder\), grad_cam of \w+, target predicted, batches of 2\.", output)
+    assert re.search(r"9 images \(folder\), grad_cam of \S+, target predicted, batches of 2\.", output)
     assert re.search(r"Measured on \d images: [\d.]+ ms to read and [\d.]+ ms to explain each, [\d,]+ bytes", output)
     assert re.search(r"Estimate: \d+ s in one process, [\d.]+ images/s, [\d.]+ MB\.\nNothing was written\.", output)
     code, output = command("explain", EXAMPLES, "--out", tmp_path / "run", "--dry-run", "--format", "json")
@@ -80,7 +79,7 @@ def test_every_command_prints_one_json_document_with_the_documented_keys(command
         "evaluate": (run, "--images", 2, "--steps", 2, "--metrics", "deletion"),
         "compare": (run, explained, "--out", tmp_path / "c.html"),
         "export": (run, "--to", "hf", "--out", tmp_path / "hf"),
-        "index": (EXAMPLES, "--out", tmp_path / "units", "--layers", "stages.4", "--limit", 2, "--workers", 0),
+        "index": (EXAMPLES, "--out", tmp_path / "units", "--layers", "stages.4", "--limit", 2, *SMALL),
         "layers": ("efficientnet_lite0",),
         "models": (),
         "methods": (),
@@ -132,12 +131,6 @@ def test_a_quiet_page_does_not_print_its_address(command, monkeypatch):
     monkeypatch.setattr(serving, "check_address", lambda *address: None)
     monkeypatch.setattr(serving, "serve", lambda *arguments: print("Running on http://127.0.0.1:7860"))  # noqa: T201
     assert "Running" in call("serve")[1] and call("serve", "--quiet") == (0, "", "")
-
-
-def test_the_options_for_scripts_are_the_same_everywhere(command):
-    for name, each in typer.main.get_command(commands.app).commands.items():
-        flags = {flag for parameter in each.params for flag in parameter.opts}
-        assert {"--quiet", "-q"} <= flags and ("--format" in flags) == (name != "serve"), name
 
 
 def test_progress_has_speed_errors_and_shard(capsys, monkeypatch):
@@ -203,11 +196,11 @@ def rows_of(run: runs.Run) -> list[dict]:
 
 def test_the_function_and_the_command_write_the_same_rows(command, tmp_path):
     options = "--method integrated_gradients --option steps=3 --target 208 --limit 3 --batch-size 2 --seed 1"
-    assert command("explain", EXAMPLES, "--out", tmp_path / "a", "--workers", 0, *options.split())[0] == 0
+    assert command("explain", EXAMPLES, "--out", tmp_path / "a", "--workers", 0, *SMALL, *options.split())[0] == 0
     seen: list[int] = []
     run = runs.explain(
-        EXAMPLES, tmp_path / "b", method="integrated_gradients", steps=3, target="208", limit=3, batch_size=2, seed=1,
-        progress=lambda done, total: seen.append(done),
+        EXAMPLES, tmp_path / "b", model=SMALL[1], method="integrated_gradients", steps=3, target="208", limit=3,
+        batch_size=2, seed=1, progress=lambda done, total: seen.append(done),
     )  # fmt: skip
     other = runs.open(tmp_path / "a")
     assert seen[-1] == 3

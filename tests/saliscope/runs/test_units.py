@@ -228,7 +228,8 @@ def test_imagenet_labels_bring_their_ancestors():
 
 
 def test_the_command(source, tmp_path):
-    words = ("index", source, "--out", tmp_path / "units", *"--layers stages.4,head --limit 6 --workers 0".split())
+    small = ("--model", "efficientnet_lite0?size=64", "--workers", 0)
+    words = ("index", source, "--out", tmp_path / "units", "--layers", "stages.4,head", "--limit", 6, *small)
     for message in ("1,392 channels and 6 images", "already finished"):
         code, output = saliscope(*words)
         assert code == 0 and message in output
@@ -244,13 +245,14 @@ def test_networks_that_do_not_classify_have_an_index(task, source, tmp_path, mon
     monkeypatch.setattr(catalog, "SOURCES", (*catalog.SOURCES, dense_nets.Blobs()))
     model = load_model(f"blobs_{task}")
     layer = next(layer.name for layer in list_layers(model.network, model.prepare(dense_nets.scene())) if layer.grid)
-    found = index(source, tmp_path / "units", model, layers=(layer,), top=2)
+    few = str(Path(source, "red"))
+    found = index(few, tmp_path / "units", model, layers=(layer,), top=2)
     assert len(found.top) == 2 * len(found.units)
     if task == "detection":
         with pytest.raises(Refused, match="detect nothing"):
-            index(source, tmp_path / "effects", model, layers=(layer,), effects="predicted")
+            index(few, tmp_path / "effects", model, layers=(layer,), effects="predicted")
     else:
-        found = index(source, tmp_path / "effects", model, layers=(layer,), effects="predicted", top=2)
+        found = index(few, tmp_path / "effects", model, layers=(layer,), effects="predicted", top=2)
         assert len(found.top) == 4 * len(found.units)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import random
 import shutil
 import threading
 import time
@@ -333,27 +332,6 @@ def test_nothing_is_removed_while_a_thread_or_process_reads(urls: list[str], cac
     done.set()
     reader.join(60)
     assert reader.exitcode == 0 and cached_files(cache) == "0"
-
-
-def read_at_random(seed: int, urls: list[str]) -> None:
-    generator = random.Random(seed)
-    for url in generator.choices(urls, k=25):
-        with cache_limit.in_use(downloads.path_of(url)):
-            assert len(downloads.fetch("Net", url).read_bytes()) == SIZE
-
-
-@forked
-def test_concurrent_processes_never_miss_a_file(urls: list[str], cache: Path, limit: Limit) -> None:
-    """Three processes fetch and read six files in random order, under a limit of two and a half files."""
-    limit(TWO_AND_A_HALF)
-    fork = multiprocessing.get_context("fork")
-    running = [fork.Process(target=read_at_random, args=(seed, urls)) for seed in range(3)]
-    for process in running:
-        process.start()
-    for process in running:
-        process.join(60)
-    assert [process.exitcode for process in running] == [0, 0, 0]
-    assert 1 <= len(cached_files(cache)) <= 2
 
 
 def test_the_limit_is_a_positive_number_of_gigabytes(urls: list[str], cache: Path, limit: Limit) -> None:

@@ -1,0 +1,173 @@
+"""Small members of many families of networks in packages, built offline with ten classes, and all networks.
+
+networks.json has the names of the networks and options that make them small. `@` marks networks that are built for one
+image size with `img_size`, `!` networks with a fixed size, and `/` networks for segmentation.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.zoo.handwritten import own, unusual
+from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
+
+LISTED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("ascii"))
+TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
+VIT = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
+DETECTOR = {"weights": None, "weights_backbone": None, "num_classes": 4}
+FEW_BOXES = {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20}
+PIXELS = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
+"""The checks that do not judge which layer is the default one."""
+
+
+def mean_of_a_class(output: Any) -> Tensor:
+    """Return the mean logit of a class over the image, [N], for the output of a segmentation network."""
+    scores = output["out"] if isinstance(output, dict) and "out" in output else getattr(output, "logits", output)
+    return scores[:, 3].mean((1, 2))
+
+
+def sum_of_boxes(output: Any) -> Tensor:
+    """Return the sum of the detections' scores, [N]."""
+    return torch.stack([found["scores"].sum() for found in output])
+
+
+def packaged() -> Iterator[Network]:
+    """Return the networks of timm, transformers, segmentation_models_pytorch and torchvision."""
+    segments: dict[str, Any] = {"kind": "segmentation", "target": mean_of_a_class}
+    for word, options in LISTED["timm"].items():
+        name = word.rstrip("!@")
+        sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SMALL)
+        seen = (240, 240) if name == "crossvit_tiny_240" else None  # it resizes every image to its own size
+        yield Network(f"timm {name}", _timm(name, word.endswith("@"), options), sizes, seen=seen)
+    for word, options in LISTED["transformers"].items():
+        name, sizes = word.rstrip("!/"), (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
+        title = f"{name}For{'SemanticSegmentation' if word.endswith('/') else 'ImageClassification'}"
+        make = _transformers(title, f"{name}Config", num_labels=CLASSES, attn_implementation="eager", **options)
+        yield Network(f"transformers {title}", make, sizes, **(segments if word.endswith("/") else {}))
+    for name, encoder in LISTED["segmentation_models_pytorch"].items():
+        options = {"encoder_name": encoder, "encoder_weights": None, "classes": CLASSES}
+        yield Network(f"smp {name} {encoder}", _of(f"segmentation_models_pytorch.{name}", **options), **segments)
+    for word in LISTED["torchvision"]:
+        name, sizes = word.rstrip("!"), (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
+        options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
+        make = _of(f"torchvision.models.{name}", weights=None, num_classes=CLASSES, **options)
+        yield Network(f"torchvision {name}", make, sizes)
+    make = _of("torchvision.models.vision_transformer.VisionTransformer", **VIT, num_classes=CLASSES)
+    yield Network("torchvision VisionTransformer", make, (SQUARE,))
+    for name in ("lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large"):
+        make = _of(f"torchvision.models.segmentation.{name}", **DETECTOR | {"num_classes": CLASSES})
+        yield Network(f"torchvision {name}", make, **segments)
+    # The selection of boxes may depend on rounding.
+    found: dict[str, Any] = {"kind": "detector", "target": sum_of_boxes, "rounding": 5e-3}
+    small = {"sizes": ((160, 128), (128, 128))}
+    name, few = "fasterrcnn_mobilenet_v3_large_320_fpn", {"box_detections_per_img": 10, "box_score_thresh": 0.0}
+    make = _of(f"torchvision.models.detection.{name}", **DETECTOR, **FEW_BOXES, **few)
+    yield Network(f"torchvision {name}", make, **small, **found)
+    name, few = "ssdlite320_mobilenet_v3_large", {"detections_per_img": 10, "score_thresh": 0.0}
+    yield Network(
+        f"torchvision {name}", _of(f"torchvision.models.detection.{name}", **DETECTOR, **few), seen=(320, 320), **found
+    )
+    yield Network("torchvision retinanet_resnet18_fpn", _retinanet, finish=_unsaturated, **small, **found)
+
+
+def _of(path: str, **options: Any) -> Any:
+    """Return a function that builds a network by the path of its class or function."""
+
+    def make(size: Size) -> nn.Module:
+        folder, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(folder), name)(**options)
+
+    return make
+
+
+def _timm(name: str, sized: bool, options: dict[str, Any]) -> Any:
+    def make(size: Size) -> nn.Module:
+        given = options | ({"img_size": size} if sized else {})
+        timm = importlib.import_module("timm")
+        return timm.create_model(name, pretrained=False, num_classes=CLASSES, **given)
+
+    return make
+
+
+def _transformers(name: str, config: str, **options: Any) -> Any:
+    """Return a function that builds a network of transformers from the name and options of its configuration."""
+
+    def configured(config: str, **options: Any) -> Any:
+        inner = {
+            key: configured(**each) for key, each in options.items() if isinstance(each, dict) and "config" in each
+        }
+        return _of(f"transformers.{config}", **options | inner)(SQUARE)
+
+    return lambda size: _of(f"transformers.{name}", config=configured(config, **options))(size)
+
+
+def _unsaturated(network: nn.Module) -> nn.Module:
+    """Scale the detection scores well below 1, so that rounding does not hide their slope."""
+    with torch.no_grad():
+        network.get_submodule("head.classification_head.cls_logits").weight.mul_(0.05)
+    return network
+
+
+def _retinanet(size: Size) -> nn.Module:
+    """Use only the backbone's last stage: the heads run on every level and take most of the time."""
+    detection = importlib.import_module("torchvision.models.detection")
+    anchors = detection.anchor_utils.AnchorGenerator(((64,), (128,)), ((0.5, 1.0, 2.0),) * 2)
+    backbone = detection.backbone_utils.resnet_fpn_backbone(
+        backbone_name="resnet18", weights=None, trainable_layers=5, returned_layers=[4]
+    )
+    few = {"min_size": 128, "max_size": 160, "detections_per_img": 10, "score_thresh": 0.0}
+    return detection.RetinaNet(backbone, 4, anchor_generator=anchors, **few)
+
+
+# Networks for other tasks than classification
+
+
+def _with_a_sentence(network: nn.Module) -> Callable[[Tensor], Any]:
+    tokens = torch.tensor([[5, 7, 11, 13, 17, 2, 1, 1]])
+    return lambda images: network(input_ids=tokens, pixel_values=images)
+
+
+def _masks(output: Any) -> Tensor:
+    """Return the mean of the class map of class 3, as MaskFormer computes it, [N]."""
+    classes, masks = output.class_queries_logits.softmax(-1), output.masks_queries_logits.sigmoid()
+    return torch.einsum("nq,nqhw->n", classes[..., 3], masks) / masks[0, 0].numel()
+
+
+def tasks() -> Iterator[Network]:
+    """Return the networks for other tasks."""
+
+    def network(name: str, target: Any, *without: str, **options: Any) -> Network:
+        checks = tuple(check for check in PIXELS if check not in without)
+        make = _transformers(name, **LISTED["tasks"][name])
+        return Network(f"transformers {name}", make, target=target, checks=checks, **options)
+
+    detector: dict[str, Any] = {"kind": "detector", "rounding": 5e-3}
+    sentence: dict[str, Any] = {"forward": _with_a_sentence, "sizes": (SQUARE,)}
+    candidates = lambda output: output.logits.softmax(-1)[..., 3].sum(1)  # noqa: E731
+    yield network("DetrForObjectDetection", candidates, **detector)
+    # They select queries by their scores, so differences of scores do not approximate the gradient.
+    objects = lambda output: output.logits.sigmoid()[..., 3].sum(1)  # noqa: E731
+    yield network("RTDetrV2ForObjectDetection", objects, "integrated_gradients", **detector)
+    yield network("DFineForObjectDetection", objects, "integrated_gradients", **detector)
+    yield network("MaskFormerForInstanceSegmentation", _masks, kind="segmentation")
+    # All patches affect each other before the head, so changes show no positions.
+    depth = lambda output: output.predicted_depth.mean((1, 2))  # noqa: E731
+    yield network("DepthAnythingForDepthEstimation", depth, "positions", sizes=((224, 168), (168, 168)))
+    # The text's embedding consists of additive constants, so LRP's oracle, a copy without them, has no score.
+    pairs = lambda output: output.logits_per_image[:, 0]  # noqa: E731
+    yield network("CLIPModel", pairs, "lrp", **sentence)
+    yield network("SiglipModel", pairs, "lrp", **sentence)
+    yield network("Dinov2Model", lambda output: output.last_hidden_state[:, 0, 3])
+
+
+def networks() -> Iterator[Network]:
+    """Return all networks in the order of the table."""
+    for group in (packaged, tasks, own, unusual):
+        yield from group()
