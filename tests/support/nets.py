@@ -320,30 +320,6 @@ class ClassToken(nn.Module):
         return self.head(self.ln(self.blocks(tokens))[:, 0])
 
 
-class OneConv(nn.Module):
-    """The network of captum's published fixtures: one convolution, one linear layer, whole-number weights."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 2, 3)
-        self.relu1 = nn.ReLU(inplace)
-        self.fc1 = nn.Linear(8, 4)
-        self.relu2 = nn.ReLU(inplace)
-        with torch.no_grad():
-            self.conv1.weight.fill_(1.0)
-            self.conv1.bias.copy_(torch.tensor([-50.0, -75.0]))
-            self.fc1.weight.copy_(torch.cat([torch.ones(4, 5), -torch.ones(4, 3)], 1))
-            self.fc1.bias.zero_()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.relu2(self.fc1(self.relu1(self.conv1(x)).view(-1, 8)))
-
-
-def ramp() -> Tensor:
-    """The image of captum's published fixtures: 0 … 15 as 4x4."""
-    return torch.arange(16.0).view(1, 1, 4, 4)
-
-
 class Written(nn.Module):
     """Modules, and the function that runs them: `forward(self, x)`."""
 

@@ -114,15 +114,3 @@ def test_compilation_with_other_scores_or_without_effect_is_refused(network, mon
     ):
         with pytest.raises(BadOption, match=words):
             explain(name, net, images, compile=True, **({"samples": 20} if name == "rise" else {}))
-
-
-@pytest.mark.slow
-def test_the_compiler_of_torch(network: nn.Module) -> None:
-    expected = explain("rise", network, IMAGES, samples=50)
-    try:
-        found = explain("rise", network, IMAGES, compile=True, samples=50)
-    except BadOption as error:
-        assert "torch cannot compile the network" in str(error)
-        pytest.skip("no C++ compiler")
-    torch.testing.assert_close(found.map, expected.map, rtol=1e-4, atol=1e-6)
-    assert not any(module._compiled_call_impl for module in network.modules()), "the user's modules are not compiled"

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import explainers
 from explainers import METHODS, BadOption, ExplainerError, Probability, UnsupportedModel, evaluate, explain, saliency
-from explainers.nested import concatenate_outputs
 from explainers.probe.generators import Generators
 from tests.support import deciding_nets as nets
 from tests.support.kinds import MIXING, NOISE, WRITING, Applied, Observed, Temperature, unequal
@@ -100,14 +99,6 @@ def test_batch_norm_without_statistics_and_dynamic_quantization_are_found():
         assert "rows_depend" in [each.code for each in explain("occlusion", net, IMAGES, 1).findings[0]]
 
 
-def test_a_changed_attribute_is_checked_again():
-    net = Applied(lambda x: x + net.scale * torch.randn_like(x) if net.scale else x)
-    net.scale = 0.0
-    assert codes(net) == []
-    net.scale = 0.5
-    assert "stochastic" in codes(net)
-
-
 def test_targets_and_restricted_gradients_of_combined_rows():
     net, unit = Applied(MIXING["mean"]), explainers.unit("second", 2, "max")
     for through in (None, ("second", [0, 2])):
@@ -154,14 +145,6 @@ def test_a_network_that_needs_its_batch_and_combines_rows_is_refused():
 
     with pytest.raises(UnsupportedModel, match="combines the images of a batch.*single image"):
         saliency(Applied(pairs), IMAGES, 1)
-
-
-def test_outputs_of_single_rows_are_joined():
-    boxes = [[{"scores": torch.rand(n)}] for n in (2, 5)]
-    named = [{"logits": torch.zeros(1, 3), "loss": torch.tensor(float(n)), "note": "x"} for n in range(2)]
-    assert [len(each["scores"]) for each in concatenate_outputs(boxes)] == [2, 5]
-    joined = concatenate_outputs(named)
-    assert joined["logits"].shape == (2, 3) and joined["loss"].tolist() == [0.0, 1.0] and joined["note"] == "x"
 
 
 def test_equal_rows_with_different_outputs_are_found():
@@ -227,7 +210,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "intervene": lambda net: explainers.intervene(net, BRIGHT),
     "smallest_region": lambda net: explainers.smallest_region(net, BRIGHT, MAPS),
     "smooth": lambda net: explainers.smooth("saliency", sigma=0.1, samples=2)(net, BRIGHT, 1),
-    "patch_effects": lambda net: explainers.patch_effects(net, BRIGHT, BRIGHT.flip(0), 1),
+    "patch_effects": lambda net: explainers.patch_effects(net, BRIGHT[..., :3, :3], BRIGHT[..., 3:6, :3], 1),
     "forward=": lambda net: saliency(net, BRIGHT, 1, forward=lambda images: net(images)),
     "a failing forward=": fails,
     "randomization_test": lambda net: explainers.randomization_test(net, BRIGHT, "saliency", seeds=1),

@@ -12,7 +12,6 @@ import explainers
 from explainers import BadOption, find_concepts, intervene, saliency, tcav
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
 from tests.support.nets import curved, plain, random_images, residual
-from tests.support.token_nets import vit
 from tests.support.traces import nothing_left
 
 FITS = {"pca": {}, "nmf": {}, "sae": {"active": 2, "epochs": 3}}
@@ -146,17 +145,6 @@ def test_a_fit_that_stops_and_continues_is_one_fit(method, stop):
     assert continued.finished and continued.steps == whole.steps
     with pytest.raises(BadOption, match="seed"):
         fit(seed=1, resume=stopped)
-
-
-def test_concepts_of_tokens():
-    """A concept is removed from the class token too."""
-    net = vit()
-    images = random_images(2, height=64, width=64).to(next(net.parameters()))
-    layer = [each.name for each in explainers.list_layers(net, images, spatial=True) if each.layout == "tokens"][1]
-    found = find_concepts(net, images, layer, 3)
-    assert found.maps(images).shape[:2] == (2, 3)
-    removed = intervene(net, images, layer, 1, value=found.scaling([0, 1, 1]))
-    assert torch.allclose(found.effects(images, 1)[:, 0], removed.target_before - removed.target_after, atol=1e-6)
 
 
 def test_one_image_is_enough_and_bad_input_is_refused():

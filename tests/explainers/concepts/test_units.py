@@ -12,8 +12,6 @@ from explainers import BadImages, BadOption, list_layers
 from explainers.concepts.names import auc_intervals, name_units
 from explainers.concepts.units import UnitIndex, index_units
 from explainers.methods.features import channel_contributions, channel_effects, feature_maps
-from tests.support.deciding_nets import AutoCrop
-from tests.support.dense_nets import Detection, Segmentation
 from tests.support.nets import plain, random_images, residual
 from tests.support.token_nets import plain_vit
 from tests.support.traces import nothing_left
@@ -148,38 +146,6 @@ def test_dead_channels_and_one_image():
     units = index_units(net, images, "relu2").layers["relu2"]
     assert units.top.values.shape == (8, 1)
     assert bool(units.dead[3]) and float(units.sparsity[3]) == 1 and int(units.dead.sum()) < 8
-
-
-def test_segmentation_networks_detectors_and_networks_that_crop():
-    for net, size in ((Segmentation(), 64), (Detection(), 64), (AutoCrop(), 64)):
-        net = net.eval()
-        images = torch.rand(3, 3, size, size, generator=torch.Generator().manual_seed(0))
-        images = images.to(next(net.parameters()).dtype)
-        layer = layer_of(net, images[:1], None)
-        units = index_units(net, images, layer).layers[layer]
-        alone = torch.stack([feature_maps(net, image[None], layer=layer)[0].amax((1, 2)) for image in images], 1)
-        assert torch.allclose(units.top.values, alone.sort(dim=1, descending=True)[0], atol=1e-5)
-        assert bool((units.top.boxes[..., 2:] >= units.top.boxes[..., :2]).all())
-
-
-class Views(nn.Sequential):
-    """Reads its images by `view`, which channels-last images do not have, and overwrites them."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images.view(len(images), -1).mul_(2).view(images.shape))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_networks_that_view_and_overwrite_their_images(dtype):
-    net = (
-        Views(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(dtype).eval()
-    )
-    images = random_images(5).to(dtype)
-    given = images.clone()
-    units = index_units(net, images, "2", top=5, batch_size=2).layers["2"]
-    peaks = feature_maps(net, given, layer="2").amax((2, 3))
-    assert torch.equal(images, given)
-    assert torch.allclose(units.top.values, peaks.T.sort(dim=1, descending=True)[0], atol=1e-5)
 
 
 def test_indices_of_other_layers_or_the_same_images_are_not_merged():

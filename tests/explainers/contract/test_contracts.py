@@ -38,7 +38,8 @@ SAMPLE = {
 
 @pytest.mark.parametrize("name", [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
 def test_every_method_passes_the_contract(name: str) -> None:
-    report = check_explainer(METHODS[name], **({"samples": 4} if name == "deep_lift_shap" else {}))
+    few = {"samples": 3} if name in ("deep_lift_shap", "smooth_grad", "smooth_grad_cam_pp") else {}
+    report = check_explainer(METHODS[name], **few)
     assert report, report
     skipped = {check.name for check in report.checks if check.passed is None}
     assert ("progress_and_stop" not in skipped) == ("batch_size" not in skipped) == METHODS[name].long
@@ -105,6 +106,8 @@ def test_p73_values_have_the_precision_of_float64(name: str) -> None:
             with torch.autocast("cpu", dtype):
                 found.append(call(name, net, images.float(), [2, 0, 5]).float())
         for each in found:
+            if name == "token_pca":  # rounding may turn the sign of a component, which is chosen
+                each, full = each.abs(), full.abs()
             cosine = torch.nn.functional.cosine_similarity(each.flatten(), full.flatten(), dim=0)
             assert cosine > 0.97, "only the arithmetic differs: the weights and images are the same"
 
@@ -221,8 +224,8 @@ def state_of_calls(net: nn.Module) -> list[object]:
 @pytest.mark.parametrize("name", CALLS)
 def test_the_callers_state_after_an_interrupt(name: str) -> None:
     x, interrupted = random_images(1).float(), 0
-    modes = torch.no_grad, torch.enable_grad, torch.inference_mode
-    for mode, backward, passes in product(modes, (False, True), (0, 1, 2, 4)):
+    modes, expected = (torch.no_grad, torch.enable_grad, torch.inference_mode), saliency(residual().float(), x, 1)
+    for mode, backward, passes in product(modes, (False, True), (0, 1, 3)):
         net = residual().float()
         before = state_of_calls(net)
         with mode(), failing(net, "layer2", KeyboardInterrupt(), passes, backward) as fault:
@@ -230,5 +233,5 @@ def test_the_callers_state_after_an_interrupt(name: str) -> None:
                 CALLS[name](net, x)
         assert state_of_calls(net) == before, (mode, passes, backward)
         interrupted += fault.raised
-        torch.testing.assert_close(saliency(net, x, 1), saliency(residual().float(), x, 1))
+        torch.testing.assert_close(saliency(net, x, 1), expected)
     assert interrupted

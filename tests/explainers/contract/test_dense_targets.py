@@ -21,7 +21,6 @@ from explainers import (
     Regression,
     YoloDetections,
     explain,
-    grad_cam,
     occlusion,
     saliency,
 )
@@ -320,39 +319,3 @@ def test_an_output_without_numbers_is_refused_with_a_message():
     for make in (lambda net, maps: None, lambda net, maps: [], lambda net, maps: maps.long()):
         with pytest.raises(BadTarget, match="forward="):
             saliency(tower(make), WIDE_IMAGES, 1)
-
-
-def test_logits_in_a_dict_or_as_an_attribute_are_scores():
-    """As Hugging Face's classifiers return them: classes, scores and findings are those of the bare logits."""
-    named = namedtuple("Output", "logits")
-    for wrap in (named, lambda scores: {"logits": scores}):
-        inside = tower(lambda net, maps, wrap=wrap: wrap(net.scores(maps)))
-        a, b = (explain("grad_cam", net, WIDE_IMAGES, layer="conv") for net in (inside, bare()))
-        torch.testing.assert_close(a.map, b.map)
-        torch.testing.assert_close(a.scores, b.scores)
-        assert a.target == b.target
-        torch.testing.assert_close(
-            occlusion(inside, WIDE_IMAGES, 2, window=5), occlusion(bare(), WIDE_IMAGES, 2, window=5)
-        )
-
-
-def test_outputs_of_transformers():
-    """Its output classes are dicts with attributes, some of whose entries are None."""
-    outputs = pytest.importorskip("transformers.modeling_outputs")
-
-    def refusal(net: nn.Module) -> str:
-        with pytest.raises(BadTarget) as refused:
-            saliency(net, WIDE_IMAGES, 1)
-        assert "['" not in str(refused.value), "their entries are attributes"
-        return str(refused.value)
-
-    for make in (
-        lambda net, maps: outputs.SemanticSegmenterOutput(logits=maps),
-        lambda net, maps: outputs.BaseModelOutput(net.tokens(maps), hidden_states=(maps, net.tokens(maps))),
-    ):
-        assert saliency(tower(make), WIDE_IMAGES, named_function(refusal(tower(make)))).any()
-    pooled = tower(lambda net, maps: outputs.BaseModelOutputWithPooling(net.tokens(maps), net.tokens(maps)[:, 0]))
-    assert "lambda output: output.last_hidden_state.mean" in refusal(pooled)  # of every patch
-    assert grad_cam(pooled, WIDE_IMAGES, named_function(refusal(pooled)), layer="norm#0", relu=False).all()
-    classifier = tower(lambda net, maps: outputs.ImageClassifierOutput(logits=net.scores(maps)))
-    torch.testing.assert_close(saliency(classifier, WIDE_IMAGES), saliency(bare(), WIDE_IMAGES))

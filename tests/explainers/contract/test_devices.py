@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import explainers
-from explainers import METHODS, METRICS, Contrast, Logit, Probability, Regression, Sum, unit
+from explainers import METHODS, METRICS, Contrast, Probability, unit
 from tests.explainers.hooks.test_blocks import BLOCKS, recorded
 from tests.explainers.metrics.test_metrics_contracts import SMALL as SMALL_METRICS
 from tests.support.calls import NAMES, small
@@ -132,13 +132,10 @@ def test_every_method_gives_the_map_of_the_cpu(make: Make) -> None:
 
 TARGETS: dict[str, Any] = {
     "none": None,
-    "tensor": torch.tensor([2, 1]),
     "function": lambda scores: scores[:, 1] - scores[:, 0],
     "contrast": Contrast(2, 0),
-    "sum": Sum(Logit(2), Logit(1)),
     "probability": Probability(2),
     "log_probability": explainers.LogProbability([2, 1]),
-    "regression": Regression(index=2),
     "similarity": explainers.Similarity(torch.arange(1.0, 8)),
     "unit": unit("layer1", 2, at=(3, 3)),
     "strongest": unit("layer1", 2, at="max"),
@@ -230,18 +227,6 @@ def test_every_call_gives_the_result_of_the_cpu(call: str) -> None:
     if call == "explain":
         expected = CALLS[call](*convolutions())
         assert found.statistics == expected.statistics and found.findings == expected.findings
-
-
-def test_layers_fields_regions_and_overlays_are_those_of_the_cpu() -> None:
-    def compute(network: nn.Module, images: Tensor, target: Any) -> Any:
-        layers = [(each.name, each.receptive_field((1, 2))) for each in explainers.list_layers(network, images)[:6]]
-        heat = explainers.grad_cam(network, images, target)[0]
-        boxes = [(region.box, round(region.share, 6)) for region in explainers.regions(heat, (12, 16))]
-        return layers, boxes, explainers.overlay(images[0].sigmoid(), heat).tobytes()
-
-    expected = compute(*convolutions())
-    with pretended_devices():
-        assert compute(*placed(convolutions, WITHOUT_FLOAT64)) == expected
 
 
 @pytest.mark.parametrize("device", [WITH_FLOAT64, WITHOUT_FLOAT64], ids=str)

@@ -134,17 +134,6 @@ def test_intervene_reports_the_score_of_a_target() -> None:
     torch.testing.assert_close(shares.target_after, shares.after.softmax(1)[:, 3])
 
 
-def test_intervene_of_a_segmentation_network_reports_a_region() -> None:
-    net = small()[:3]
-    classes = net(IMAGES).argmax(1)
-    largest = [int(own.flatten().bincount().argmax()) for own in classes]
-    target = explainers.MaskScores(classes == torch.tensor(largest)[:, None, None], largest)
-    chosen, given = (explainers.intervene(net, IMAGES, "0", each, channels=[1]) for each in (None, target))
-    torch.testing.assert_close(chosen.target_before, given.target_before)
-    torch.testing.assert_close(chosen.target_after, given.target_after)
-    assert chosen.before.shape == (2, 1) and chosen.change.any() and "top class" not in repr(chosen)
-
-
 # Refusals
 
 

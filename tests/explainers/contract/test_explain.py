@@ -108,6 +108,28 @@ def test_a_stopped_method_states_its_samples_and_a_complete_one_too(method: str)
     assert "samples," not in repr(whole)
 
 
+STARTS = torch.rand(4, 3, 24, 24, generator=torch.Generator().manual_seed(2))
+FEWER = [
+    # Options, the sample to stop at, and the options of the same samples
+    *((name, {"samples": 9}, 4, {"samples": 4}) for name in ("smooth_grad", "smooth_grad_squared", "var_grad")),
+    ("sess", {"scales": 3}, 1, {"scales": 1}),
+    ("deep_lift_shap", {"baseline": STARTS}, 2, {"baseline": STARTS[:2]}),
+    ("rex", {"steps": 3}, 300, {"steps": 1}),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "at", "fewer"), FEWER, ids=[case[0] for case in FEWER])
+def test_a_stopped_map_is_that_of_fewer_samples(method, options, at, fewer) -> None:
+    """The map that was reported last is the result."""
+    net, maps = network(), []
+    size = 100 if method == "rex" else 1
+    stopped = explain(
+        method, net, IMAGES, 1, batch_size=size, progress=lambda p: maps.append(p.map) or p.done < at, **options
+    )
+    torch.testing.assert_close(stopped.raw, METHODS[method](net, IMAGES, 1, **fewer), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(maps[-1], stopped.map)
+
+
 def test_progress_that_returns_false_is_named_and_saved(tmp_path: Path) -> None:
     found = explain("occlusion", network(), IMAGES, 1, batch_size=3, progress=lambda step: step.done < 6)
     assert (found.done, found.is_complete) == (6, False)

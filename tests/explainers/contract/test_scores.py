@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import explainers
@@ -64,13 +63,11 @@ def softmax() -> Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], Tensor]]] = {
     "logits": (lambda: plain(classes=SEVERAL), "softmax", softmax),
     "nn.Softmax": (lambda: of(nn.Softmax(1)), "identity", softmax),
-    "F.softmax": (lambda: Then(lambda y: F.softmax(y, 1)), "identity", softmax),
     "log-softmax": (lambda: of(nn.LogSoftmax(1)), "softmax", softmax),
     "nn.Sigmoid": (lambda: of(nn.Sigmoid()), "identity", sigmoid),
     "in-place sigmoid": (lambda: Then(torch.Tensor.sigmoid_), "identity", sigmoid),
     "log-sigmoid": (lambda: of(nn.LogSigmoid()), "log", sigmoid),
     "one logit": (lambda: plain(classes=BINARY), "sigmoid", lambda: sigmoid(BINARY)),
-    "one sigmoid": (lambda: of(nn.Sigmoid(), BINARY), "identity", lambda: sigmoid(BINARY)),
     "two columns of one sigmoid": (
         lambda: Then(lambda y: torch.cat([y.sigmoid(), 1 - y.sigmoid()], 1), BINARY),
         "identity",
@@ -84,7 +81,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], Tensor]]] = {
     ),
     "multi-label by configuration": (lambda: Configured("multi_label_classification"), "sigmoid", sigmoid),
     "classes by configuration": (lambda: Configured("single_label_classification"), "softmax", softmax),
-    "no configuration": (lambda: Configured(None), "softmax", softmax),
     # A gate is not the end; the logits happen to be between 0 and 1.
     "gate": (lambda: Then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * sigmoid()).softmax(1)),
     "logits near 1 / 5": (

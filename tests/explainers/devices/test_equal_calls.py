@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +13,6 @@ from torch import Tensor, nn
 
 from explainers import METHODS
 from explainers.call.batch_size import free
-from explainers.call.loop import now
 from explainers.errors import is_out_of_memory
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.threefry import words
@@ -132,19 +126,7 @@ def test_free_memory_of_mps_is_the_rest_of_the_recommended_size(monkeypatch: pyt
     assert free(device) < 2**45, "not more than the memory of the machine"
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("cuda", ["cuda:1"]), ("xpu", ["xpu:1"]), ("mps", [])])
-def test_the_time_is_read_after_the_device_has_finished(
-    kind: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[list[str]] = []
-    now(pretend(monkeypatch, kind, synchronize=lambda *device: waits.append([*map(str, device)])))
-    assert waits == [expected]
-
-
 # Equal calls give equal maps; the generator of their noise
-
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def network() -> nn.Module:
@@ -172,12 +154,6 @@ def explain(name: str, net: nn.Module, x: Tensor) -> Tensor:
     return METHODS[name](net, x, 1, **small(name), **layer)
 
 
-def digests(names: list[str]) -> dict[str, str]:
-    """Return the hash of each method's map, computed in this order with one network."""
-    net = network()
-    return {name: hashlib.sha256(explain(name, net, images()).numpy().tobytes()).hexdigest() for name in names}
-
-
 @pytest.mark.sample
 @pytest.mark.parametrize("name", [*LONG, *SHORT])
 def test_earlier_calls_and_the_speed_of_the_machine_do_not_change_a_map(name: str, monkeypatch: Any) -> None:
@@ -195,19 +171,6 @@ def test_earlier_calls_and_the_speed_of_the_machine_do_not_change_a_map(name: st
         for name_of_clock in ("monotonic", "perf_counter"):
             monkeypatch.setattr(time, name_of_clock, clock.__next__)
         assert torch.equal(explain(name, net, images()), expected), speed
-
-
-@pytest.mark.slow
-def test_another_process_gives_equal_maps_in_any_order() -> None:
-    code = (
-        "import json, sys, torch; torch.set_num_threads(1);"
-        "from tests.explainers.devices.test_equal_calls import digests;"
-        "print(json.dumps(digests(sys.argv[1:])))"
-    )
-    command, found = [sys.executable, "-c", code], []
-    for names in (LONG, LONG[::-1]):
-        found.append(json.loads(subprocess.run([*command, *names], capture_output=True, check=True, cwd=ROOT).stdout))
-    assert found[0] == found[1]
 
 
 # The counter-based generator

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
-from explainers.display.display import packed_map, target_name
+from explainers.display.display import target_name
 from explainers.display.figure import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
 from explainers.findings import Finding
@@ -166,13 +166,6 @@ def test_videos_show_the_frame_with_the_strongest_values_and_large_maps_are_aver
     (large,) = figures(replace(explained(), map=torch.arange(512.0 * 300).reshape(1, 512, 300)))
     assert large.map.shape == (256, 150) and "shown with means of cells, at most 256 in a row" in large.lines
     assert float(large.map[0, 0]) == pytest.approx((0 + 1 + 300 + 301) / 4)
-
-
-def test_packed_maps_of_extreme_values():
-    for value in (torch.nan, 0.0, 1e30):
-        packed = packed_map(torch.full((80, 80), value))
-        raw = unpacked(packed, torch.float16) * packed["scale"]
-        assert torch.allclose(raw, torch.full((6400,), value), rtol=1e-3, equal_nan=True)
 
 
 def test_channels_are_drawn_in_their_own_ranges():

@@ -6,7 +6,6 @@ import io
 import math
 import re
 from dataclasses import replace
-from html import escape
 
 import pytest
 import torch
@@ -117,17 +116,6 @@ def test_a_log_has_a_chart_for_each_statistic_and_the_loss():
     assert "0 gradients of 0 tensors." in GradientLog()._repr_html_()
 
 
-def test_findings_are_below_the_charts_of_a_log():
-    net = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(8, 8), nn.Sigmoid())))
-    with explainers.record_gradients(net) as log:
-        for _ in range(5):
-            net(torch.ones(2, 8)).sum().backward()
-            log.step()
-    (finding,) = explainers.diagnose_training(log)
-    html = log._repr_html_()
-    assert html.index(escape(finding.sentence)) > html.rindex("</svg>")
-
-
 def drawn(lines, **options):
     """Return the labels of the vertical axis from top to bottom, other texts, and the points of the lines."""
     (chart,) = line_chart("title", lines, **{"x": "step", "y": "", **options})
@@ -153,21 +141,6 @@ def test_points_of_a_chart_are_at_their_positions():
     assert line[0][0] - sum(x for x, _ in single) / 2 == pytest.approx(2 * (line[1][0] - line[0][0]), abs=0.2)
     assert line_chart("", {"none": [(0, math.nan)]}, x="", y="") == []
     assert "<b" not in line_chart("a<b", {"<b>": [(0, 1)]}, x="<b>", y="<b>")[0].svg()
-
-
-def test_labels_of_a_linear_axis_are_whole_and_differ():
-    for values, labels in (
-        ([-0.00016, 0.0001], ["0.0001", "0", "-0.0001", "-0.00016"]),
-        ([0, 2.3e-7], ["2.3e-07", "2e-07", "1e-07", "0"]),
-        ([-1.5e9, 3e9], ["3e+09", "2e+09", "0", "-1.5e+09"]),
-        ([0.1231, 0.1234], ["0.1234", "0.1233", "0.1232", "0.1231"]),
-        ([-1.7e308, 1.7e308], ["1.7e+308", "-1.7e+308"]),
-        ([-1e-7, -1e-7], ["-1e-07"]),
-        ([0, 0], ["0"]),
-    ):
-        found, _, ((first, last),) = drawn({"line": list(enumerate(values))})
-        assert found == labels
-        assert (first[1] > last[1]) == (values[0] < values[1])
 
 
 def test_a_logarithmic_axis_says_so_and_what_it_leaves_out():

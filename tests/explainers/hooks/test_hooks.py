@@ -31,9 +31,10 @@ def test_capture_records_outputs_and_inputs():
     assert not seen.outputs["conv2"].requires_grad and not seen.inputs["conv2"].requires_grad
 
 
-def test_capture_is_the_value_before_an_in_place_operation():
+@pytest.mark.parametrize("frozen", [False, True])
+def test_capture_is_the_value_before_an_in_place_operation(frozen):
     """bn1 is followed by an in-place ReLU; without a clone the record would be the ReLU's output."""
-    net, x = residual(), random_images()
+    net, x = residual().requires_grad_(not frozen), random_images()
     with capture(net, "bn1", gradients=True) as seen:
         scores = net(x)
         scores[:, 1].sum().backward()
@@ -43,18 +44,6 @@ def test_capture_is_the_value_before_an_in_place_operation():
     y = net.layer2(net.maxpool(net.layer1(z.relu())))
     (expected,) = torch.autograd.grad(net.fc(net.avgpool(y).flatten(1))[:, 1].sum(), z)
     torch.testing.assert_close(seen.gradients["bn1"], expected, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_capture_gradients_equal_autograds(frozen):
-    net, x = curved().requires_grad_(not frozen), random_images()
-    with capture(net, ["conv1", "act2"], gradients=True) as seen:
-        net(x)[:, 1].sum().backward()
-    for name, depth in (("conv1", 1), ("act2", 4)):
-        h = net[:depth](x).detach().requires_grad_()
-        (expected,) = torch.autograd.grad(net[depth:](h)[:, 1].sum(), h)
-        torch.testing.assert_close(seen.gradients[name], expected, rtol=1e-12, atol=1e-15)
-    assert x.grad is None
 
 
 def test_capture_names_each_call_of_a_reused_module():

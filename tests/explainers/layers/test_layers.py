@@ -1,4 +1,4 @@
-"""Layers per call: names, order, grids, layouts, and as objects."""
+"""Layers per call: names, order, grids, layouts, as objects, and the default layer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pickle
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import explainers
-from explainers import METHODS, capture, default_layer, feature_maps, grad_cam, list_layers
+from explainers import METHODS, capture, channel_effects, default_layer, explain, feature_maps, grad_cam, list_layers
 from explainers.errors import LayerNotFound, LayerRanRepeatedly, NoSpatialOutput, UnsupportedModel
 from tests.support.nets import Twice, Written, random_images, residual, settle
 from tests.support.traces import Marker, graphs_alive, nothing_left, tensors_alive
@@ -108,3 +109,138 @@ def test_graphs_and_tensors_kept_alive_are_counted():
     assert graphs_alive() == 0
     before, kept = tensors_alive(), [torch.ones(1)]
     assert tensors_alive() == before + len(kept)
+
+
+# The default layer, and layers that return their tensor in a tuple, a list or a dict
+
+
+def stem(width: int = 8, stride: int = 2) -> nn.Conv2d:
+    return nn.Conv2d(3, width, 3, stride, 1)
+
+
+def several_scales() -> nn.Module:
+    """A backbone of three stages, all of which the head uses: only the stem is on every path."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        found = []
+        for stage in self.backbone.values():
+            x = stage(x).relu()
+            found.append(x)
+        return sum(side(each).mean((2, 3)) for side, each in zip(self.sides, found[1:], strict=True))
+
+    stages = {f"stage{i}": nn.Conv2d(8 if i else 3, 32 if i == 3 else 8, 3, 2, 1) for i in range(4)}
+    sides = nn.ModuleList(nn.Conv2d(width, 5, 1) for width in (8, 8, 32))
+    return Written(forward, backbone=nn.ModuleDict(stages), sides=sides)
+
+
+def halving() -> nn.Module:
+    """Four stages, each of half the size."""
+    net = nn.Sequential(*(nn.Sequential(nn.Conv2d(6 if i else 3, 6, 3, 2, 1), nn.ReLU()) for i in range(4)))
+    return nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+
+def segmentation() -> nn.Module:
+    """An encoder, and a head of a 3 x 3 and a 1 x 1 convolution; the output is a map of logits."""
+    backbone = nn.Sequential(stem(), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, 1), nn.ReLU())
+    head = nn.Sequential(nn.Conv2d(8, 32, 3, 1, 1), nn.ReLU(), nn.Dropout(), nn.Conv2d(32, 4, 1))
+
+    def forward(self: nn.Module, x: Tensor) -> dict[str, Tensor]:
+        return {"out": F.interpolate(self.classifier(self.backbone(x)), x.shape[-2:], mode="bilinear")}
+
+    return Written(forward, backbone=backbone, classifier=head)
+
+
+def windows() -> nn.Module:
+    """As in tiny_vit: cells in windows of 4 x 4, which padding fills up; cropping restores the image's."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        x = self.stem(x).permute(0, 2, 3, 1)
+        height, width = x.shape[1:3]
+        filled = F.pad(x, (0, 0, 0, 4 - width, 0, 4 - height)).flatten(1, 2)
+        x = self.out(self.mix(filled).unflatten(1, (4, 4))[:, :height, :width])
+        return self.head(x.mean((1, 2)))
+
+    return Written(forward, stem=nn.Conv2d(3, 6, 8, 8), mix=nn.Linear(6, 6), out=nn.ReLU(), head=nn.Linear(6, 5))
+
+
+def skipping() -> nn.Module:
+    """As in NASNet: each cell reads the two cells before it, so no layer in between is on all paths."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        before = now = self.first(x)
+        for cell, around in zip(self.cells, self.around, strict=True):
+            after = cell(now)
+            other = around(before) if before.shape[2] > now.shape[2] else around(F.pad(before, (1,) * 4))
+            before, now = now, after + F.adaptive_avg_pool2d(other, after.shape[2:])
+        return self.head(self.end(now).mean((2, 3)))
+
+    cells, around = (nn.ModuleList(nn.Conv2d(4, 4, *each) for _ in range(4)) for each in ((3, 2, 1), (5, 4, 2)))
+    parts = {"first": stem(4, 1), "end": nn.ReLU(), "cells": cells, "around": around, "head": nn.Linear(4, 5)}
+    return Written(forward, **parts)
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "expected", "grids"),
+    [
+        (several_scales, (64, 96), "backbone.stage3", {}),
+        (halving, (64, 96), "0", {}),
+        (halving, (32, 48), "0.2", {"0.3": (2, 3), "0.2": (4, 6)}),  # at least 4 x 4
+        (halving, (4, 7), "0.1", {}),  # no grid of 4 x 4: the last one larger than 1 x 1
+        (segmentation, (32, 48), "backbone", {}),
+        (windows, (32, 24), "out", {"mix": None, "out": (4, 3)}),
+        (windows, (32, 32), "out", {"mix": (4, 4), "out": (4, 4)}),
+        (skipping, (48, 48), "end", {}),
+        (skipping, (128, 128), "end", {}),
+    ],
+)
+def test_the_default_is_the_last_fine_layer_before_the_head(build, size, expected, grids):
+    net, x = settle(build().double()), random_images(1, 3, *size)
+    layers = list_layers(net, x)
+    assert default_layer(net, x) == expected
+    assert grids.items() <= {layer.name: layer.grid for layer in layers}.items()
+    assert build is not segmentation or [layer.name for layer in layers if layer.stage] == ["backbone"]
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_features_are_a_default_layer_and_class_maps_are_not(features):
+    """As in LR-ASPP: class maps of two scales are added; the features before them are not logits."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        low = self.low(x)
+        high = self.high(low)
+        return high if features else self.low_classes(low) + F.interpolate(self.high_classes(high), low.shape[-2:])
+
+    high = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU())
+    classes = {"low_classes": nn.Conv2d(8, 4, 1), "high_classes": nn.Conv2d(16, 4, 1)}
+    net, x = settle(Written(forward, low=stem(), high=high, **classes).double()), random_images(1, 3, 32, 48)
+    assert default_layer(net, x) == "high"
+    target = (lambda output: output.mean((1, 2, 3))) if features else (lambda output: output[:, 1].mean((1, 2)))
+    codes = [finding.code for finding in explain("grad_cam", net, x, target).findings[0]]
+    assert ("bypass" in codes) is not features
+
+
+FORMS = {"tuple": lambda x: (x, None), "list": lambda x: [x], "dict": lambda x: {"hidden": x, "attentions": None}}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_layer_that_gives_one_tensor_in_a_tuple_is_that_tensor(form):
+    """As Hugging Face writes residual blocks. Oracle: the same network with the head at the block's output."""
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        found = self.block(self.stem(x))
+        return self.head((found["hidden"] if form == "dict" else found[0]).mean((2, 3)))
+
+    block = Written(lambda self, x: FORMS[form](x + self.conv(x).relu()), conv=nn.Conv2d(6, 6, 3, 1, 1))
+    net = settle(Written(forward, stem=stem(6), block=block, head=nn.Linear(6, 5)).double())
+    x = random_images(2, 3, 16, 24)
+    features = net.stem(x)
+    a = (features + net.block.conv(features).relu()).detach()
+    weights = net.head.weight[[1, 2]].detach()[:, :, None, None] / (8 * 12)
+
+    assert default_layer(net, x) == "block"
+    torch.testing.assert_close(grad_cam(net, x, [1, 2], relu=False), (weights * a).sum(1))
+    torch.testing.assert_close(feature_maps(net, x, layer="block"), a)
+    without = a.clone()
+    without[:, 3] = 0
+    lost = (net(x) - net.head(without.mean((2, 3))))[[0, 1], [1, 2]]
+    torch.testing.assert_close(channel_effects(net, x, [1, 2], layer="block")[:, 3], lost.detach())

@@ -69,7 +69,6 @@ CHAINS = {
     "max-pool": sequence(conv(2, 2, 3, padding=1), nn.MaxPool2d(3, 2, padding=1), nn.ReLU(), conv(2, 2, 2)),
     "max-pool, ceil": sequence(nn.MaxPool2d(3, 2, ceil_mode=True), conv(2, 2, 1)),
     "max-pool, dilated": sequence(conv(2, 2, 3), nn.MaxPool2d(2, 2, dilation=3, ceil_mode=True)),
-    "average and norm": sequence(nn.AvgPool2d(2, ceil_mode=True), nn.BatchNorm2d(2), nn.SiLU(), conv(2, 2, (1, 3))),
     "dilation": sequence(conv(2, 2, 3, dilation=2, padding=2), nn.Hardtanh(), conv(2, 2, 3, dilation=(1, 3))),
     "same, even": sequence(conv(2, 2, (2, 4), padding="same"), conv(2, 2, 1)),
     "adaptive": sequence(conv(2, 2, 3), nn.AdaptiveAvgPool2d((3, 2))),
@@ -110,10 +109,14 @@ def test_field_equals_brute_force(name):
 
 @functools.cache
 def zoo(name: str) -> nn.Module:
-    """A torchvision network; for a VGG only the convolutions, since its head takes a second to create."""
+    """A torchvision network: two with their published layers, and two with few and narrow ones."""
     models = torchvision.models
-    if name.startswith("vgg"):
-        return models.vgg.make_layers(models.vgg.cfgs[{"vgg11": "A", "vgg16": "D"}[name]]).eval()
+    if name == "vgg11":  # the convolutions; its head takes a second to create
+        return models.vgg.make_layers(models.vgg.cfgs["A"]).eval()
+    if name == "swin":
+        return models.SwinTransformer([4, 4], 8, [2, 2], [2, 2], [7, 7], num_classes=3).eval()
+    if name == "shufflenet":
+        return models.ShuffleNetV2([1, 1, 1], [8, 8, 16, 16, 16], num_classes=3).eval()
     return models.get_model(name, weights=None).eval()
 
 
@@ -152,13 +155,10 @@ WHOLE = (0, 0, 12, 10)
 @pytest.mark.parametrize(
     ("make", "size", "layer", "cell", "expected"),
     [
-        # Sizes as published, r = 1 + sum (k - 1) * product of earlier strides (Araujo et al. 2019): 43, 99, 23 and 30.
+        # Sizes as published, r = 1 + sum (k - 1) * product of earlier strides (Araujo et al. 2019): 43, 99 and 30.
         (lambda: zoo("resnet18"), (96, 96), "layer1", (12, 12), (27, 27, 70, 70)),
         (lambda: zoo("resnet18"), (192, 192), "layer2", (12, 12), (47, 47, 146, 146)),
-        (lambda: zoo("squeezenet1_1"), (96, 96), "features.4", (12, 12), (40, 40, 63, 63)),
         (lambda: zoo("vgg11"), (64, 64), "10", (4, 4), (21, 21, 51, 51)),
-        # VGG's 196 px extend 90 px beyond the first cell's 16 on either side; the left ones are clipped.
-        (lambda: zoo("vgg16"), (112, 96), "29", (0, 0), (0, 0, 96, 106)),
         (added, (9, 9), "near", (4, 3), (3, 4, 4, 5)),
         (lambda: between(torch.relu), (9, 9), "out", (4, 3), (3, 4, 6, 7)),
         # Statistics and gates read every pixel; before them the field is the convolution's own 3 x 3.
@@ -170,9 +170,9 @@ WHOLE = (0, 0, 12, 10)
         (lambda: between(attend_to_earlier, 2, 2), (2, 8), "out", (0, 2), (0, 0, 6, 2)),
         # Patches of 4 px, windows of 7. Shifted by 3 cells the window covers rows and columns 3 to 9, hence whole
         # windows 0 and 1.
-        (lambda: zoo("swin_t"), (112, 112), "features.0", (9, 5), (20, 36, 24, 40)),
-        (lambda: zoo("swin_t"), (112, 112), "features.1.0", (9, 5), (0, 28, 28, 56)),
-        (lambda: zoo("swin_t"), (112, 112), "features.1.1", (9, 5), (0, 0, 56, 56)),
+        (lambda: zoo("swin"), (112, 112), "features.0", (9, 5), (20, 36, 24, 40)),
+        (lambda: zoo("swin"), (112, 112), "features.1.0", (9, 5), (0, 28, 28, 56)),
+        (lambda: zoo("swin"), (112, 112), "features.1.1", (9, 5), (0, 0, 56, 56)),
         (lambda: transformer(), (64, 64), "conv_proj", (1, 2), (32, 16, 48, 32)),
         (lambda: transformer(), (64, 64), BLOCK, (1, 2), (0, 0, 64, 64)),
         (lambda: transformer(), (64, 64), f"{BLOCK}.ln_1", (1, 2), (32, 16, 48, 32)),
@@ -190,11 +190,11 @@ def transformer() -> nn.Module:
 def test_fields_of_all_cells_equal_those_of_each_cell(layer):
     """Windows move in steps, borders clip; channels are last, and gradients may be disabled."""
     images, cells = torch.zeros(1, 3, 112, 84), [(0, 0), (5, 3), (9, 8), (13, 9)]
-    view, at = layout(zoo("swin_t"), images, layer)
-    expected = [field(zoo("swin_t"), images, layer, cell) for cell in cells]
+    view, at = layout(zoo("swin"), images, layer)
+    expected = [field(zoo("swin"), images, layer, cell) for cell in cells]
     with torch.no_grad():
         rows, columns = receptive.receptive_fields(view.network, images, at)
-        assert field(zoo("swin_t"), images, layer, cells[1]) == expected[1]
+        assert field(zoo("swin"), images, layer, cells[1]) == expected[1]
     assert [(columns[c][0], rows[r][0], columns[c][1], rows[r][1]) for r, c in cells] == expected
     assert receptive.receptive_fields(view.network, images, at, seconds=0) is None
 
@@ -210,14 +210,14 @@ def test_time_that_other_processes_use_does_not_count():
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_central_fields_are_those_of_single_layers() -> None:
     """They share their work between layers that depend on the same values of an earlier one."""
-    for model in (*CHAINS.values(), zoo("shufflenet_v2_x0_5")):
+    for model in (*CHAINS.values(), zoo("shufflenet")):
         is_chain = model in CHAINS.values()
         images = torch.zeros(1, 2, 11, 14) if is_chain else torch.zeros(1, 3, 48, 64)
         layers = [layer for layer in list_layers(model, images) if layer.grid is not None]
         view = eval_view(model)
         layouts = [layer_layout(view, images, layer.name) for layer in layers]
         boxes = center_fields(view.network, images, layouts)
-        for layer, at, box in list(zip(layers, layouts, boxes, strict=True))[:: 1 if is_chain else 9]:
+        for layer, at, box in list(zip(layers, layouts, boxes, strict=True))[:: 1 if is_chain else 3]:
             rows, columns = layer.grid or (0, 0)
             center = (rows - 1) // 2, (columns - 1) // 2
             assert box == receptive.receptive_field(view.network, images, at, center), layer
@@ -228,16 +228,6 @@ def test_central_fields_are_those_of_single_layers() -> None:
     layouts = [at, layer_layout(view, images, "2"), replace(at, name="1"), replace(at, name="5")]
     found = center_fields(view.network, images, layouts)
     assert found == [(6, 6, 11, 11), field(model, images, "2", (3, 3)), None, None]
-
-
-def test_field_in_every_grad_mode_and_dtype():
-    model = sequence(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)).requires_grad_(False)
-    for context in (torch.no_grad, torch.inference_mode, torch.enable_grad):
-        for dtype in (torch.float32, torch.bfloat16, torch.float64):
-            images = torch.full((2, 3, 20, 20), torch.nan, dtype=dtype)
-            with context():
-                assert field(model.to(dtype).train(), images, "3", (1, 1)) == (2, 2, 10, 10)
-            assert model.training and not any(m._forward_hooks for m in model.modules())
 
 
 def test_wrong_use_is_refused_with_the_remedy():

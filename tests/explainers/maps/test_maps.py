@@ -61,6 +61,8 @@ def test_enlarging_by_hand():
     t, start, end = 1 / 3, 1.5, 0.0  # from cell 1 to cell 2, beyond which nothing rises
     expected = 1 + t * (start + t * (3 * 2 - 2 * start - end + t * (start + end - 2 * 2)))
     assert float(middle[5]) == pytest.approx(expected)
+    step = resize(torch.tensor([[[0.0, 0.0, 0.4, 0.4, 0.0]]]), (1, 50), "cubic")
+    assert step.min() == 0 and step.max() == torch.tensor(0.4), "plain bicubic interpolation overshoots by up to 12%"
 
 
 def test_enlarge_averages_when_downsampling_and_propagates_nan():

@@ -18,14 +18,13 @@ from explainers import (
     explain,
     feature_factors,
     feature_maps,
-    fem,
     kpca_cam,
     seg_eigen_cam,
 )
 from explainers.methods.cams.activation_cams import principal_component
 from explainers.methods.cams.nmf import factors_of
 from tests.support.nets import Activated, curved, plain, random_images, rel, settle
-from tests.support.oracles.cams import kernel_component, with_sign_of
+from tests.support.oracles.cams import with_sign_of
 
 CLASSES = [2, 0, 5]
 
@@ -129,19 +128,6 @@ def test_components_of_constant_activations_are_zero():
         assert method(net, x, 0, layer="0").abs().max() < 1e-12, method.__name__
 
 
-@pytest.mark.parametrize("gamma", [None, 0.3])
-def test_kpca_cam_with_the_rbf_kernel(gamma):
-    net, images = plain(), random_images(2)
-    width = 1 / 8 if gamma is None else gamma
-
-    def kernel(p, q):
-        return torch.exp(-width * ((p - q) ** 2).sum())
-
-    expected = [with_sign_of(kernel_component(a, kernel), a.sum(0)) for a in net[:4](images).detach()]
-    actual = kpca_cam(net, images, layer="relu2", kernel="rbf", gamma=gamma)
-    torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-6, atol=1e-8)
-
-
 def test_kpca_cam_power_iteration_equals_the_eigendecomposition():
     """Above 800 cells the eigenvector is found by power iteration, which draws no global random numbers."""
     net, images = plain(), random_images(1, 3, 28, 32)
@@ -166,19 +152,6 @@ def test_kpca_cam_refuses_a_kernel_matrix_too_large_for_memory():
 
 
 # FEM
-
-
-def test_fem_in_the_papers_form_by_hand():
-    net, images = plain(), random_images(2)
-    a = net[:4](images).detach()
-    expected = torch.zeros_like(a[:, 0])
-    for n in range(2):
-        for plane in a[n]:
-            limit = plane.mean() + 1.5 * plane.std(correction=0)
-            expected[n] += plane.mean() * (plane > limit)
-    actual = fem(net, images, layer="relu2", threshold=1.5, form="cells")
-    torch.testing.assert_close(actual, expected)
-    assert (expected == 0).any() and (expected > 0).any()
 
 
 # Factors

@@ -161,7 +161,6 @@ def test_softmax_of_distant_logits_stays_finite():
 
 REFUSED = {
     "cumprod": lambda x: x.cumprod(1),
-    "hypot": lambda x: torch.hypot(x, x.flip(1)),
     "sort": lambda x: x.sort(1).values,
     "where": lambda x: torch.where(x > x.mean(), x, 0.1 * x),
     "masked_fill": lambda x: x.masked_fill(x > 0.3, 0.3),
@@ -172,7 +171,6 @@ REFUSED = {
     "gather": lambda x: x.gather(1, x.argmax(1, keepdim=True)).expand(-1, 4, -1, -1),
     "getitem": lambda x: x[:, x[0].mean((1, 2)).argsort()],
     "prod": lambda x: x * x.prod(1, keepdim=True),
-    "topk": lambda x: x.topk(4, 1).values,
     "grid_sample": lambda x: F.grid_sample(x, x[:, :2].tanh().permute(0, 2, 3, 1), align_corners=False),
 }
 
@@ -209,17 +207,6 @@ def test_shap_baselines_are_uniform_in_the_image_range():
         start = x[0].min() + (x[0].max() - x[0].min()) * drawn
         expected += multipliers_by_hand(net, x[:1], [2], start[None])[0] / 3
     torch.testing.assert_close(one[0], expected, rtol=1e-6, atol=1e-10)
-
-
-def test_shap_stopped_early_is_the_mean_so_far():
-    net, x, told = plain(), random_images(), []
-    given = baselines(4)
-    found = deep_lift_shap(
-        net, x, CLASSES, baseline=given, batch_size=1, progress=lambda p: told.append(p.map) or len(told) < 2
-    )
-    expected = sum(deep_lift(net, x, CLASSES, baseline=each) for each in given[:2]) / 2
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
-    torch.testing.assert_close(told[-1], found.sum(1))
 
 
 OTHERS = [2, 0, 4]

@@ -1,4 +1,4 @@
-"""Gradients, path integrals and integrals at a layer: completeness, closed forms, noise, reported gaps."""
+"""Gradients, path integrals, integrals at a layer and XRAI: completeness, noise, quadrature, reported gaps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+import explainers.methods.gradients.quadrature as bisection
 from explainers import (
-    METHODS,
     BadOption,
-    blur_integrated_gradients,
     explain,
     forgrad,
     gradient_shap,
-    guided_integrated_gradients,
     integrated_gradients,
     internal_influence,
     layer_conductance,
@@ -25,12 +23,13 @@ from explainers import (
     smooth_grad,
     smooth_grad_squared,
     var_grad,
+    xrai,
 )
-from explainers.maps.resize import reduce_channels
-from explainers.perturbation.baselines import baseline_of
+from explainers.call.loop import Loop
+from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, Bisection, bisect
+from explainers.perturbation.segments import superpixels
 from tests.support.nets import (
     ClassToken,
-    Cubic,
     Scaled,
     Weighted,
     Written,
@@ -40,7 +39,7 @@ from tests.support.nets import (
     residual,
     settle,
 )
-from tests.support.oracles.gradients import blurred, filtered
+from tests.support.oracles.gradients import filtered, merge_by_hand
 
 CLASSES = [2, 0, 5]
 NOISY = [smooth_grad, smooth_grad_squared, var_grad, gradient_shap]
@@ -101,49 +100,8 @@ def test_a_small_variance_next_to_a_large_mean_keeps_its_precision():
     assert rel(found, expected) < 0.05 and expected.max() < 0.1
 
 
-def test_stopped_early_it_is_the_map_of_fewer_samples():
-    net, x = curved(), random_images(2)
-    for method in (smooth_grad, smooth_grad_squared, var_grad):
-        maps = []
-        options = {"batch_size": 2, "progress": lambda partial, maps=maps: maps.append(partial.map) or partial.done < 4}
-        stopped = method(net, x, 1, samples=9, **options)
-        torch.testing.assert_close(stopped, method(net, x, 1, samples=4), rtol=1e-10, atol=1e-15)
-        torch.testing.assert_close(maps[-1], reduce_channels(stopped, METHODS[method.__name__].reduce))
-
-
-# Agreement with captum
-
-
-def score_difference(net, x, start, classes=CLASSES):
-    return (net(x) - net(start))[range(len(x)), classes].detach()
-
-
 def linear():
     return settle(Weighted((3, 12, 16), 6).double())
-
-
-# Blur
-
-
-def test_blur_integrated_gradients_sum_to_the_difference_from_the_blurred_image():
-    net, x = curved(), random_images()
-    for blur in (0.7, 3.0, None):
-        start = torch.stack([blurred(each, 3.0 if blur is None else blur) for each in x])
-        found = blur_integrated_gradients(net, x, CLASSES, steps=60, blur=blur)
-        torch.testing.assert_close(found.sum((1, 2, 3)), score_difference(net, x, start), rtol=1e-9, atol=1e-11)
-
-
-# Guided
-
-
-def test_guided_paths_are_complete_for_quadratic_scores_with_any_steps():
-    """On a straight segment the gradient of a quadratic is linear: the trapezoidal rule is exact."""
-    net, x = settle(Cubic((3, 12, 16), 6).double()), random_images()
-    net.a.data.zero_()
-    expected = score_difference(net, x, torch.zeros_like(x))
-    for steps, anchors in ((2, 0), (5, 0), (30, 0), (2, 3), (30, 3)):
-        found = guided_integrated_gradients(net, x, CLASSES, steps=steps, anchors=anchors)
-        torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-10, atol=1e-11)
 
 
 # Gradient SHAP
@@ -226,14 +184,6 @@ def test_forgrad_filters_the_magnitude_of_its_base():
     assert torch.equal(told[-1].map, found)
 
 
-def test_baselines_of_another_shape_or_name_are_refused():
-    for wrong in ({"baseline": "grey"}, {"baselines": random_images(2, height=4)}):
-        with pytest.raises(BadOption, match=next(iter(wrong))):
-            gradient_shap(curved(), random_images(), 1, **wrong)
-    with pytest.raises(BadOption, match="base"):
-        forgrad(curved(), random_images(), 1, base="occlusion")
-
-
 ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
 
 
@@ -246,17 +196,6 @@ def skip():
 
     parts = {"stem": nn.Conv2d(3, 4, 3, padding=1), "inner": nn.Conv2d(4, 4, 3, padding=1), "head": nn.Linear(4, 7)}
     return settle(Written(forward, **parts).double())
-
-
-def test_layer_integral_and_conductance_are_complete_without_a_bypass():
-    net, x = curved(), random_images()
-    for layer, baseline in (("conv1", "zeros"), ("act1", 0.3), ("conv2", "blur"), ("act2", "mean")):
-        given = {"layer": layer, "baseline": baseline}
-        expected = (net(x) - net(baseline_of(x, baseline)))[range(3), CLASSES].detach()
-        straight = layer_integrated_gradients(net, x, CLASSES, steps=60, **given)
-        torch.testing.assert_close(straight.sum((1, 2, 3)), expected, rtol=1e-8, atol=1e-10)
-        conductance = layer_conductance(net, x, CLASSES, steps=500, **given)
-        torch.testing.assert_close(conductance.sum((1, 2, 3)), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_layer_integral_excludes_the_skip_connection():
@@ -368,3 +307,155 @@ def test_the_share_of_the_class_token_is_no_gap(method):
     assert rel(found.raw.sum((1, 2, 3)), whole) > 0.01
     for row, total, rise in zip(found.statistics, found.raw.sum((1, 2, 3)).tolist(), whole.tolist(), strict=True):
         assert row["promised_sum"] == pytest.approx(total, abs=0.01 * abs(rise))
+
+
+# Adaptive quadrature by the completeness gap
+
+
+PI = torch.pi
+SHARES = torch.tensor([0.5, 1.0, -0.5]).double()
+CHANGES = {
+    "straight": (lambda t: 3 * t + 1, lambda t: 0 * t + 3),
+    "bent": (lambda t: t**3 - t / 2, lambda t: 3 * t**2 - 0.5),
+    "early": (lambda t: 2 * (1 - torch.exp(-500 * t)), lambda t: 1000 * torch.exp(-500 * t)),
+    "kinked": (lambda t: (t - 0.37).clamp(min=0), lambda t: (t > 0.37).double()),
+    "waves": (lambda t: t + 1 - torch.cos(20 * PI * t), lambda t: 1 + 20 * PI * torch.sin(20 * PI * t)),
+    "jump": (lambda t: (t > 0.3).double(), lambda t: 0 * t),
+    "not a number": (lambda t: torch.where(t > 0.3, torch.nan, 0.0), lambda t: 0 * t),
+}
+
+
+def integral(name, rows=16):
+    """The integral for three cells, whose gradients are `SHARES` of the slope; and the points evaluated."""
+    score, slope = CHANGES[name]
+    seen = []
+
+    def probe(image, points):
+        seen.extend(points.tolist())
+        return score(points), slope(points)[:, None] * SHARES
+
+    return bisect([Bisection()], Loop(), rows, probe, lambda found: found)[0], seen
+
+
+@pytest.mark.parametrize("name", ["straight", "bent", "early", "kinked"])
+def test_the_integral_is_the_difference_of_the_end_points(name):
+    score, _ = CHANGES[name]
+    found, seen = integral(name)
+    rise = float(score(torch.tensor(1.0).double()) - score(torch.tensor(0.0).double()))
+    assert float(found.sum()) == pytest.approx(rise, rel=GAP, abs=1e-4)
+    torch.testing.assert_close(found, SHARES * found.sum())
+    assert len(set(seen)) == len(seen) < MAX_POINTS and min(seen) == 0 and max(seen) == 1
+    for rows in (1, 5, 7, 64, 1000):
+        again, other = integral(name, rows)
+        assert seen == other and torch.equal(found, again), "the chunk size does not change the points"
+
+
+def test_gaps_that_cancel_are_refined():
+    """The total gap of the first 18 points is 0, the gaps of the intervals are not."""
+    assert len(integral("waves")[1]) > 18
+
+
+def test_refinement_stops_at_the_maximum_number_of_points():
+    """A score with a jump and zero gradient."""
+    assert all(len(integral(name)[1]) <= MAX_POINTS for name in ("jump", "not a number"))
+
+
+# The methods
+
+
+def late():
+    """The score rises within the first hundredth of the path from zero, as in networks with saturating units."""
+
+    def forward(self, x):
+        return self.fc(nn.functional.relu6(100 * self.conv(x)).mean((2, 3)))
+
+    torch.manual_seed(0)
+    return Written(forward, conv=nn.Conv2d(3, 8, 3, padding=1), fc=nn.Linear(8, 6)).double().eval()
+
+
+X = random_images()
+
+
+def test_integrated_gradients_choose_steps_that_close_the_completeness_gap(monkeypatch):
+    def gap(found):
+        rise = (net(X) - net(torch.zeros_like(X))).detach()[range(len(X)), CLASSES]
+        return float(((found.flatten(1).sum(1) - rise) / rise).abs().max())
+
+    def incomplete():
+        return [f for f in explain("integrated_gradients", net, X, CLASSES).findings[0] if f.code == "incomplete"]
+
+    net = late()
+    assert gap(integrated_gradients(net, X, CLASSES, steps=50)) > 0.02
+    assert gap(integrated_gradients(net, X, CLASSES)) < GAP and not incomplete()
+    monkeypatch.setattr(bisection, "MAX_POINTS", 16)
+    assert [finding.remedy for finding in incomplete()] == [{"steps": 1000}]
+
+
+def test_through_some_channels_the_number_of_steps_is_fixed():
+    """The gradient is restricted to some channels, so no completeness gap is defined."""
+    net, through = settle(late()), ("conv", [0, 3])
+    fixed = integrated_gradients(net, X[:1], 1, steps=50, through=through)
+    torch.testing.assert_close(integrated_gradients(net, X[:1], 1, through=through), fixed)
+
+
+# XRAI
+
+
+def image_extremes(x):
+    return x.amin((2, 3), keepdim=True).expand_as(x), x.amax((2, 3), keepdim=True).expand_as(x)
+
+
+def mean_attribution(net, x):
+    return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end) for end in image_extremes(x)) / 2
+
+
+def test_each_image_may_have_its_own_segments():
+    net, x = curved(), random_images()
+    labels = torch.stack([torch.arange(12)[:, None] // size * 100 + torch.arange(16) // size for size in (2, 3, 5)])
+    together = xrai(net, x, CLASSES, segments=labels)
+    for n in range(3):
+        alone = xrai(net, x[n : n + 1], CLASSES[n], segments=labels[n])
+        torch.testing.assert_close(together[n : n + 1], alone, rtol=1e-9, atol=1e-13)
+
+
+def test_overlapping_regions_merge_as_in_a_slow_implementation():
+    """Without dilation, the regions of 12 x 16 pixels are superpixels of two scales."""
+    net, x = curved(), random_images()
+    labels = [superpixels(x, count) for count in (8, 4)]
+    attribution = mean_attribution(net, x).amax(1)
+    for least in (1, 3, 20, 150):
+        found = xrai(net, x, CLASSES, least=least, dilation=0)
+        for n in range(3):
+            regions = [each[n] == label for each in labels for label in each[n].unique()]
+            expected = merge_by_hand(attribution[n], regions, least)
+            torch.testing.assert_close(found[n], expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_minimum_size_grows_with_the_image_and_does_not_apply_to_given_segments():
+    net, x = curved(), nn.functional.interpolate(random_images(1), (40, 52), mode="bilinear")
+    same = {"batch_size": 8}  # a busy machine divides batches, and rounding, otherwise
+    own, two, one = (xrai(net, x, 1, least=least, **same) for least in (None, 2, 1))
+    assert torch.equal(own, two) and not torch.equal(own, one), "2,080 pixels"
+    single = torch.arange(40 * 52).view(40, 52)
+    given, one, two = (xrai(net, x, 1, segments=single, least=least, **same) for least in (None, 1, 2))
+    assert torch.equal(given, one) and not torch.equal(given, two)
+
+
+def test_regions_cover_images_of_every_size():
+    """Every pixel is in a region, so the map has the whole sum."""
+    net = settle(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 6)).double())
+    for size in ((1, 1), (3, 5), (12, 16), (60, 125)):
+        x = nn.functional.interpolate(random_images(1, 3, 6, 8), size, mode="bilinear")
+        black, white = image_extremes(x)
+        expected = (net(x) - (net(black) + net(white)) / 2)[:, 2].detach()
+        found = xrai(net, x, 2, channels="sum")
+        assert found.shape[1:] == size
+        torch.testing.assert_close(found.sum((1, 2)), expected, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "segments", [torch.zeros(4, 4, dtype=torch.long), torch.zeros(12, 16), torch.zeros(2, 12, 16, dtype=torch.long)]
+)
+def test_segments_of_another_shape_or_kind_are_refused(segments):
+    with pytest.raises(BadOption, match="segments"):
+        xrai(curved(), random_images(), 1, segments=segments)

@@ -19,10 +19,9 @@ from explainers import (
     lime,
     rex,
     shapley_sampling,
-    sobol,
 )
 from tests.support.nets import Weighted, Written, curved, random_images, settle
-from tests.support.oracles.masks import cells_of, over_area, shapley_map, value_of
+from tests.support.oracles.masks import shapley_map
 
 CLASSES = [2, 0, 5]
 
@@ -49,23 +48,6 @@ def test_p103_lime_is_exact_on_a_linear_model_at_every_scale():
         expected = scale * torch.tensor([[[1.0, 2.0], [-3.0, 4.0]]], dtype=torch.float64)
         found = lime(corners(scale), x, 0, masks=(2, 2), samples=samples)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
-
-
-def test_lime_by_weighted_least_squares_on_all_coalitions():
-    """Oracle: rows scaled by the root of their weight, an intercept, and torch's lstsq."""
-    net, x, width = curved(), random_images(), 0.4
-    labels = cells_of(12, 16, 2, 3)
-    found = lime(net, x, CLASSES, masks=(2, 3), kernel_width=width, ridge=0.0)
-    for n, c in enumerate(CLASSES):
-        everything = [s for size in range(7) for s in itertools.combinations(range(6), size)] + [tuple(range(6))]
-        z = torch.tensor([[float(k in s) for k in range(6)] for s in everything]).double()
-        y = torch.tensor([value_of(net, x[n], c, labels, s) for s in everything]).double()
-        # Cosine distance to the full coalition.
-        cosine = torch.tensor([(len(s) / 6) ** 0.5 for s in everything]).double()
-        root = torch.exp(-((1 - cosine) ** 2) / width**2).sqrt()[:, None]
-        design = torch.cat([z, torch.ones(len(z), 1).double()], 1)
-        solved = torch.linalg.lstsq(root * design, root * y[:, None]).solution[:6, 0]
-        torch.testing.assert_close(found[n], over_area(solved, labels), rtol=1e-6, atol=1e-9)
 
 
 def test_lime_ridge_shrinkage_does_not_depend_on_the_units_of_the_score():
@@ -106,31 +88,6 @@ def test_feature_ablation_with_overlapping_masks():
     first, second = terms[0].sum() / 2, (terms[:, 0] / 2).sum() / 1
     expected = torch.stack([torch.stack([first + second / 2, first]), torch.stack([second / 2, 0 * first])])
     torch.testing.assert_close(feature_ablation(net, x, 1, masks=masks)[0], expected, rtol=1e-9, atol=1e-12)
-
-
-def test_sobol_by_jansens_estimator_on_the_same_points():
-    """Oracle: one design and one cell at a time, on a curved network; the variance is that of all masks."""
-    net, x, designs = curved(), random_images(), 4
-    labels = cells_of(12, 16, 2, 2)
-    points = torch.quasirandom.SobolEngine(8, scramble=True, seed=5).draw(designs)
-    found = sobol(net, x, [2, 0, 5], cells=2, samples=designs, seed=5)
-    for n, c in enumerate([2, 0, 5]):
-
-        def score(u, n=n, c=c):
-            with torch.no_grad():
-                return float(net((x[n] * u.double()[labels])[None])[0, c])
-
-        everything, moved = [], torch.zeros(4, dtype=torch.float64)
-        for point in points:
-            everything.append(score(point[:4]))
-            whole = everything[-1]
-            for cell in range(4):
-                changed = point[:4].clone()
-                changed[cell] = point[4 + cell]
-                everything.append(score(changed))
-                moved[cell] += (whole - everything[-1]) ** 2 / 2 / designs
-        variance = torch.tensor(everything).double().var(unbiased=False)
-        torch.testing.assert_close(found[n], (moved / variance)[labels], rtol=1e-6, atol=1e-9)
 
 
 FOUR = torch.ones(1, 1, 2, 2, dtype=torch.float64)
@@ -257,11 +214,3 @@ def test_scores_that_are_not_finite_give_no_map():
 
     for column in (0, 1):
         assert rex(Broken(column), torch.ones(1, 1, 4, 4), 1).isnan().all()
-
-
-def test_stopped_after_three_percent_the_map_is_that_of_the_first_steps():
-    """All partitions take a step before the next one: 20 partitions of one step are 300 of 9,000 samples."""
-    net, images = curved(), random_images(2)
-    found = explain("rex", net, images, 1, steps=30, batch_size=100, progress=lambda step: step.fraction < 0.03)
-    assert (found.done, found.total) == (300, 9000) and not found.is_complete
-    torch.testing.assert_close(found.map, rex(net, images, 1, steps=1))

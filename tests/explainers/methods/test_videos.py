@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import METHODS, BadImages, BadOption, BadTarget
 from explainers.checks.fixtures import tiny_transformer
+from tests.support.oracles import occlusion_by_hand
 
 CLIPS = torch.randn(2, 3, 5, 10, 14, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 FAST: dict[str, Any] = {"samples": 6, "steps": 5, "cells": 2, "anchors": 1, "masks": "grid"}
@@ -143,18 +144,8 @@ def test_units_and_full_gradients_of_videos() -> None:
 
 
 def test_occlusion_by_hand_with_windows_in_time() -> None:
-    total, counts, full = torch.zeros(2, 5, 10, 14).double(), torch.zeros(5, 10, 14), NET(CLIPS)[:, 1]
-    for first in (0, 1, 2, 3):
-        for top in (0, 3, 6):
-            for left in (0, 4, 8, 12):
-                box = slice(first, first + 2), slice(top, top + 4), slice(left, min(left + 5, 14))
-                hidden = CLIPS.clone()
-                hidden[(slice(None), slice(None), *box)] = 0
-                counts[box] += 1
-                drop = (full - NET(hidden)[:, 1]) / counts[box].numel()
-                total[(slice(None), *box)] += drop.view(-1, 1, 1, 1)
     found = explainers.occlusion(NET, CLIPS, 1, window=(2, 4, 5), stride=(1, 3, 4))
-    torch.testing.assert_close(found, total.detach() / counts)
+    torch.testing.assert_close(found, occlusion_by_hand(NET, CLIPS, [1, 1], (2, 4, 5), (1, 3, 4)))
     with pytest.raises(BadOption, match=r"three: \(frames, height, width\)"):
         explainers.occlusion(NET, CLIPS, 1, window=(4, 5))
 

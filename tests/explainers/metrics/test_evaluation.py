@@ -17,7 +17,6 @@ from explainers import (
     Evaluation,
     Explanation,
     Probability,
-    Recommendation,
     WrongType,
     evaluate,
     explain,
@@ -212,20 +211,6 @@ MODEL, IMAGES = residual().float(), random_images(3, 3, 24, 32).float()
 
 def chance(seed: int, n: int = 3) -> Tensor:
     return torch.rand(n, 6, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def test_each_map_has_the_values_of_its_own_call():
-    maps = {"Grad-CAM": explain("grad_cam", MODEL, IMAGES, 1), "mine": chance(0), "by name": "saliency"}
-
-    found = evaluate(MODEL, IMAGES, maps, steps=4, target=1, metrics=(*BOTH, "sparseness"))
-
-    assert isinstance(found, Recommendation) and {row.name for row in found.rows} == set(maps)
-    for name, each in maps.items():
-        single = evaluate(MODEL, IMAGES, each, steps=4, target=1, metrics=(*BOTH, "sparseness"))
-        for metric in single.values:
-            torch.testing.assert_close(found[name].evaluation.values[metric], single.values[metric])
-            for control, values in single.controls[metric].items():
-                torch.testing.assert_close(found[name].evaluation.controls[metric][control], values)
 
 
 def test_maps_are_ranked_by_the_metrics_that_have_a_better_direction():

@@ -12,7 +12,6 @@ from torch import Tensor
 
 import explainers
 from explainers import BadOption, Evaluation, Explanation, evaluate, explain
-from explainers.maps.resize import resize
 from tests.support.nets import Written, curved, random_images, residual
 
 SLIGHT = {"sensitivity_max": {"radius": 1e-6, "samples": 1}}
@@ -61,30 +60,6 @@ def test_a_loaded_explanation_is_recomputed_if_the_file_has_its_arguments(tmp_pa
 
 
 # Maps
-
-
-def test_equal_cells_stay_equal_at_the_images_size() -> None:
-    """Ties are broken at random, and a constant map is refused a scale: rounding may not order its pixels."""
-    region = torch.tensor([[0, 0, 10, 10]])
-    x = torch.rand(1, 3, 31, 45, generator=torch.Generator().manual_seed(0))
-    names = ["average_drop", "average_increase", "relevance_rank", "mu_fidelity"]
-    for cells in ((7, 7), (10, 10)):
-        flat = torch.full((1, *cells), 0.3)
-        assert resize(flat, (31, 45)).unique().tolist() == [pytest.approx(0.3)]
-        found = evaluate(residual().float(), x, flat, controls=False, metrics=names, region=region)
-        assert float(found.values["relevance_rank"]) == pytest.approx(100 / (31 * 45))
-        assert all("constant" in why(found)[name] for name in names if name != "relevance_rank")
-
-
-def test_maps_in_float64_keep_their_values() -> None:
-    heat = torch.rand(2, 7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    names = ["deletion", "mu_fidelity", "sparseness", "complexity", "average_drop"]
-    for factor in (1e-60, 1e200):
-        one, other = (
-            evaluate(residual().float(), random_images(2).float(), k * heat, metrics=names, controls=False).values
-            for k in (1.0, factor)
-        )
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 # Stopped calls

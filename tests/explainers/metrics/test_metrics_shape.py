@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from explainers import evaluate
-from explainers.metrics.formulas.shape import within
 from tests.support.nets import curved, random_images
 
 REGIONAL = ("pointing_game", "relevance_mass", "relevance_rank")
@@ -70,26 +69,14 @@ def test_m13_limits_of_sparseness_and_complexity():
 # Pointing game
 
 
-@pytest.mark.parametrize("size", [(9, 23), (30, 1), (1, 40)])
-def test_reach_is_euclidean(size):
-    """Oracle: all distances between pixels."""
-    masks = torch.rand(2, *size, generator=torch.Generator().manual_seed(1)) < 0.04
-    masks[0, 0, 0] = True
-    masks[1] = False
-    rows, columns = torch.meshgrid(*map(torch.arange, size), indexing="ij")
-    places = torch.stack([rows, columns], -1).double().view(-1, 2)
-    distances = torch.cdist(places, places[masks[0].flatten()]).amin(1).view(size)
-    for reach in (0, 1, 1.5, 3, 7.3, 15, 60):
-        found = within(masks, reach)
-        assert torch.equal(found[0], distances <= reach + 1e-9) and not bool(found[1].any()), reach
-
-
 @pytest.mark.parametrize(
     ("row", "column", "tolerance", "hit"),
     [
         (8, 15, 0, 1),  # the last pixel inside
         (11, 19, 4.9, 0),  # three down, four right
         (11, 19, 5, 1),
+        (2, 6, 4.9, 0),  # three up, four left
+        (2, 6, 5, 1),
         (6, 30, None, 1),  # 15 pixels by default
         (6, 31, None, 0),
     ],
@@ -99,6 +86,8 @@ def test_a_hit_is_inside_or_within_the_tolerance(row, column, tolerance, hit):
     heat[row, column] = -0.5
     options = {} if tolerance is None else {"tolerance": tolerance}
     assert measure("pointing_game", heat, BOX, **options)[0].item() == hit
+    small, reasons = measure("pointing_game", torch.rand(8, 8), torch.tensor([[2, 2, 4, 4]]))
+    assert bool(small.isnan()) and "15 pixels" in reasons[0]
 
 
 def test_m06_tied_maxima_count_as_one_picked_at_random():

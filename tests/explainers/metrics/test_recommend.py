@@ -166,20 +166,6 @@ def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
     assert len(recommend(net, images, methods=CAMS, budget=1e-6)) <= 1
 
 
-def test_progress_can_stop_with_partial_results():
-    net, images = net_and_images()
-    counts: list[int] = []
-
-    def stop(partial: PartialRecommendation) -> bool:
-        counts.append(len(partial.recommendation))
-        return len(partial.recommendation) < 3
-
-    result = recommend(net, images, methods=CAMS, budget=60, progress=stop)
-
-    assert len(result) == 3 < result.total and counts[-1] == 3 and result.best is not None
-    assert "3 of " in str(result)
-
-
 # The table and refusals
 
 

@@ -49,23 +49,6 @@ def test_pytorchs_encoder_is_recorded_without_its_fast_path(norm_first):
 # The rules
 
 
-@pytest.mark.parametrize(("fusion", "ratio"), [("max", 0.0), ("max", 0.5), ("min", 0.5)])
-def test_rollout_with_max_and_min_head_fusion_by_hand(fusion, ratio):
-    """Image by image: the smallest weights of a block are discarded, rows renormalized."""
-    net, x = two_blocks(), wide_images()
-    rows, eye = [], torch.eye(17, dtype=x.dtype)
-    for blocks in zip(*(each.detach() for each in attend_by_hand(net, x)[0]), strict=True):
-        rolled = eye
-        for a in blocks:
-            fused = a.max(0).values if fusion == "max" else a.min(0).values
-            limit = sorted(fused.flatten().tolist())[int(ratio * 288)]
-            mixed = torch.where(fused >= limit, fused, 0) + eye
-            rolled = (mixed / mixed.sum(1, keepdim=True)) @ rolled
-        rows.append(rolled[0])
-    actual = attention_rollout(net, x, CLASSES, head_fusion=fusion, discard_ratio=ratio)
-    torch.testing.assert_close(actual, class_row(net, torch.stack(rows)), rtol=1e-10, atol=1e-14)
-
-
 READ = [(1, "first", [0]), (5, "first", [0]), (2, "two", [0, 1]), (4, "patches", range(4, 20))]
 
 

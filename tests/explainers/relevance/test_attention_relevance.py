@@ -13,21 +13,17 @@ from torch import nn
 from explainers import (
     UnsupportedOperation,
     attn_lrp,
-    cp_lrp,
     explain,
     lrp,
 )
-from explainers.call.attention.operations import scaled_dot_product_attention
 from explainers.call.attention.watch import watch_attention
 from explainers.rules.decompositions import multi_head
 from explainers.rules.operations import STRUCTURE, Interception
 from tests.explainers.relevance.test_relevance import Operation
-from tests.support.nets import plain, random_images, settle
+from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
 
 CLASSES = [2, 0, 4]
-METHODS = [attn_lrp, cp_lrp]
-each_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.__name__)
 
 
 # The rules
@@ -88,14 +84,6 @@ def test_each_factor_of_a_gated_product_gets_half(gate):
 # Networks
 
 
-@each_method
-def test_a_network_without_attention_gets_the_epsilon_rule(method):
-    net, x = plain(), random_images()
-    torch.testing.assert_close(method(net, x, [2, 0, 5]), lrp(net, x, [2, 0, 5], rule="epsilon"))
-    gamma = lrp(net, x, [2, 0, 5], rule="gamma", gamma=0.4)
-    torch.testing.assert_close(method(net, x, [2, 0, 5], rule="gamma", gamma=0.4), gamma)
-
-
 def test_operations_without_a_rule_are_refused_and_the_absorbed_relevance_is_reported():
     with pytest.raises(UnsupportedOperation, match="AttnLRP has no rule"):
         attn_lrp(applied(torch.sin), random_images(1, 1, 2, 2), 0)
@@ -119,33 +107,6 @@ def hidden(*shape):
 
 
 # softmax(q k) v
-
-MASKS = {
-    "none": {},
-    "bool": {"attn_mask": ~hidden(T, S)},
-    "bool by image": {"attn_mask": ~hidden(N, 1, T, S)},
-    "float": {"attn_mask": tensor(T, S)},
-    "float by head": {"attn_mask": tensor(N, HEADS, T, S)},
-    "no key": {"attn_mask": torch.arange(T)[:, None].expand(T, S) != 2},
-    "no key, added": {"attn_mask": torch.zeros(T, S).double().index_fill(0, torch.tensor([2]), -torch.inf)},
-    "causal": {"is_causal": True},
-    "scale": {"scale": 0.3},
-    "scale and mask": {"scale": 0.3, "attn_mask": ~hidden(T, S)},
-}
-
-
-def test_decomposed_attention_equals_the_fused_kernel():
-    for name, heads in product(MASKS, (HEADS, 1)):
-        shapes = [(N, HEADS, T, C), (N, heads, S, C), (N, heads, S, C)]
-        inputs = [(k * tensor(*shape)).requires_grad_() for k, shape in enumerate(shapes, 1)]
-        options = {**MASKS[name], "enable_gqa": heads == 1}
-        expected = F.scaled_dot_product_attention(*inputs, **options)
-        actual = scaled_dot_product_attention(*inputs, **options)
-
-        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14, msg=name)
-        towards = tensor(*expected.shape)
-        for mine, its in zip(*(torch.autograd.grad(y, inputs, towards) for y in (actual, expected)), strict=True):
-            torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-13, msg=name)
 
 
 # Multi-head attention

@@ -12,7 +12,7 @@ import torchvision
 from torch import nn
 
 from explainers import UnsupportedOperation, deconvnet, deep_lift, explain, guided_backprop, guided_grad_cam, saliency
-from tests.support.nets import OneConv, Written, act_grad, ramp, random_images, rel, residual, settle
+from tests.support.nets import Written, act_grad, random_images, rel, residual, settle
 
 CLASSES = [2, 0, 5]
 METHODS = [guided_backprop, deconvnet, deep_lift]
@@ -32,38 +32,23 @@ def set_item(x):
     return x
 
 
-def multiply_in_place(x):
-    x = 1 * x
-    x *= x > 0
-    return x
-
-
 FORMS = {
     "x * (x > 0)": lambda x: x * (x > 0),
-    "(x > 0) * x": lambda x: (x > 0) * x,
     "float mask": lambda x: x * (x >= 0).float(),
-    "type_as": lambda x: x * x.gt(0).type_as(x),
     "detached": lambda x: x * (x.detach() > 0).to(x.dtype),
-    "data": lambda x: x * (x.data > 0),
     "1 - mask": lambda x: x * (1 - (x < 0).to(x.dtype)),
     "not": lambda x: x * torch.logical_not(x < 0),
-    "compared with zeros": lambda x: x * (torch.zeros_like(x) < x),
     "ones or zeros": lambda x: torch.where(x > 0, torch.ones_like(x), torch.zeros_like(x)) * x,
     "where": lambda x: torch.where(x > 0, x, 0),
-    "where zeros": lambda x: torch.where(x > 0, x, torch.zeros_like(x)),
-    "where reversed": lambda x: torch.where(x <= 0, torch.zeros((), dtype=x.dtype), x),
-    "Tensor.where": lambda x: x.where(x > 0, 0),
     "masked_fill": lambda x: x.masked_fill(x < 0, 0),
     "masked_fill_": lambda x: (1 * x).masked_fill_(~(x > 0), 0.0),
     "setitem": set_item,
     "mul_": lambda x: (1 * x).mul_(x > 0),
-    "*=": multiply_in_place,
     "max": lambda x: torch.max(x, torch.zeros_like(x)),
     "clamp": lambda x: x.clamp(min=0),
     "clamp tensor": lambda x: torch.clamp(x, min=torch.zeros((), dtype=x.dtype)),
     "threshold": lambda x: F.threshold(x, 0, 0),
     "abs": lambda x: (x + x.abs()) / 2,
-    "abs first": lambda x: 0.5 * (torch.abs(x) + x),
     "heaviside": lambda x: x * torch.heaviside(x.detach(), torch.zeros((), dtype=x.dtype)),
     "sign": lambda x: x * x.sign().clamp(min=0),
 }
@@ -135,21 +120,6 @@ def test_modified_sizes_are_not_mistaken():
 
     with pytest.raises(UnsupportedOperation, match="abs"):
         guided_backprop(net_with(act), random_images(), CLASSES)
-
-
-def test_published_guided_backprop_and_deconvnet():
-    """Numbers from captum's tests."""
-    guided = torch.tensor([[0.0, 1, 1, 1], [1, 3, 3, 2], [1, 3, 3, 2], [1, 2, 2, 1]])
-    deconv = torch.tensor([[2.0, 3, 3, 1], [3, 5, 5, 2], [3, 5, 5, 2], [1, 2, 2, 1]])
-    for inplace in (False, True):
-        assert torch.equal(guided_backprop(OneConv(inplace), ramp(), 0)[0, 0], guided)
-        assert torch.equal(deconvnet(OneConv(inplace), ramp(), 0)[0, 0], deconv)
-
-
-def test_published_guided_grad_cam():
-    published = torch.tensor([[0.0, 0, 4, 4], [0, 0, 12, 8], [28, 84, 97.5, 65], [28, 56, 65, 32.5]])
-    found = guided_grad_cam(OneConv(), ramp(), 0, layer="relu1", interpolate="nearest")
-    assert torch.equal(found[0, 0], published)
 
 
 def test_p60_guided_grad_cam_is_the_product_with_the_named_interpolation():

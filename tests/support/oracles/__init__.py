@@ -22,4 +22,16 @@ ORACLES: dict[str, Oracle] = {
     **attention_relevance.ORACLES,
 }
 
-__all__ = ["CLASSES", "ORACLES", "Oracle", "differences", "drops_by_hand", "occlusion_by_hand", "rule_by_hand"]
+VARIANTS: dict[str, Oracle] = cams.VARIANTS | rules.VARIANTS | attention.VARIANTS
+"""Other options of a method, which is the first word of the key."""
+
+__all__ = [
+    "CLASSES",
+    "ORACLES",
+    "VARIANTS",
+    "Oracle",
+    "differences",
+    "drops_by_hand",
+    "occlusion_by_hand",
+    "rule_by_hand",
+]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.nets import ClassToken, random_images, settle
 
-from .oracle import Expected, Oracle
+from .oracle import Expected, Oracle, each_image
 
 
 def two_blocks(grid: tuple[int, int] = (2, 8)) -> nn.Module:
@@ -97,6 +100,18 @@ def _rollout(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return class_row(net, torch.stack(rows))
 
 
+@each_image
+def _fused_rollout(net: nn.Module, image: Tensor, c: int, fusion: str, ratio: float) -> Tensor:
+    """The smallest weights of a block are discarded, rows renormalized."""
+    eye = rolled = torch.eye(17, dtype=image.dtype)
+    for (a,) in attend_by_hand(net, image[None])[0]:
+        fused = a.detach().max(0).values if fusion == "max" else a.detach().min(0).values
+        limit = sorted(fused.flatten().tolist())[int(ratio * 288)]
+        mixed = torch.where(fused >= limit, fused, 0) + eye
+        rolled = (mixed / mixed.sum(1, keepdim=True)) @ rolled
+    return class_row(net, rolled[:1])[0]
+
+
 def _chefer(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     """Equations 5 and 6, one image at a time: R = (I + second) (I + first), and the class token's row of it."""
     (a1, a2), (g1, g2) = slopes_by_hand(net, x, classes)
@@ -129,8 +144,8 @@ def _grad_eclip(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
     return torch.stack(rows).detach().reshape(len(x), 2, 8)
 
 
-def _of_two_blocks(truth: str, expected: Expected) -> Oracle:
-    return Oracle(truth, two_blocks, expected, wide_images, [2, 0, 4])
+def _of_two_blocks(truth: str, expected: Expected, **options: Any) -> Oracle:
+    return Oracle(truth, two_blocks, expected, wide_images, [2, 0, 4], options=options)
 
 
 ORACLES: dict[str, Oracle] = {
@@ -138,4 +153,11 @@ ORACLES: dict[str, Oracle] = {
     "transformer_attribution": _of_two_blocks("two blocks written out, (I + second)(I + first)", _chefer),
     "grad_eclip": _of_two_blocks("gradient at the class token's output times value, patch by patch", _grad_eclip),
     "le_grad": _of_two_blocks("two blocks written out, slope by slope", _legrad),
+}
+
+VARIANTS: dict[str, Oracle] = {
+    f"attention_rollout with {fusion} and {ratio}": _of_two_blocks(
+        "image by image", partial(_fused_rollout, fusion=fusion, ratio=ratio), head_fusion=fusion, discard_ratio=ratio
+    )
+    for fusion, ratio in (("max", 0.0), ("max", 0.5), ("min", 0.5))
 }

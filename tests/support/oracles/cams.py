@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explainers.perturbation.rng import PerImageGenerators
-from tests.support.nets import act_grad, curved, plain, residual
+from tests.support.nets import act_grad, cam_by_hand, curved, plain, residual
 
 from .features import drops_by_hand, through
 from .oracle import Expected, Oracle, each_image
@@ -129,11 +130,13 @@ def kernel_component(planes: Tensor, kernel: Callable[[Tensor, Tensor], Tensor])
     return (vector * (vector @ matrix @ vector).sqrt()).view(planes.shape[1:])
 
 
-def _kernel(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    a = net[:4](x).detach()
-    return torch.stack(
-        [with_sign_of(kernel_component(each, lambda p, q: torch.tanh(p @ q / len(p) + 1)), each.sum(0)) for each in a]
-    )
+def _kernel(net: nn.Module, x: Tensor, classes: list[int], width: float | None = None) -> Tensor:
+    """With `width`, the RBF kernel."""
+
+    def kernel(p: Tensor, q: Tensor) -> Tensor:
+        return torch.tanh(p @ q / len(p) + 1) if width is None else torch.exp(-width * ((p - q) ** 2).sum())
+
+    return torch.stack([with_sign_of(kernel_component(each, kernel), each.sum(0)) for each in net[:4](x).detach()])
 
 
 @each_image
@@ -144,6 +147,13 @@ def _fem(net: nn.Module, image: Tensor, c: int) -> Tensor:
         strong = [float(value > plane.mean() + 2 * deviation) for value in plane.flatten()]
         total = total + sum(strong) / len(strong) * plane
     return total
+
+
+@each_image
+def _fem_of_cells(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    """The paper's form: the mean of each channel where it exceeds its mean by 1.5 deviations."""
+    planes = net[:4](image[None])[0].detach()
+    return sum(plane.mean() * (plane > plane.mean() + 1.5 * plane.std(correction=0)) for plane in planes)
 
 
 def second_order(
@@ -329,4 +339,15 @@ ORACLES: dict[str, Oracle] = {
         rtol=1e-3,
         atol=1e-4,
     ),
+}
+
+VARIANTS: dict[str, Oracle] = {
+    "grad_cam at a position-dependent head": _of_curved(
+        "gradients by hand", lambda net, x, c: cam_by_hand(net, net.act2, x, c), options={"relu": False}
+    ),
+    "kpca_cam of RBF": _of_plain("entry by entry", partial(_kernel, width=1 / 8), options={"kernel": "rbf"}, rtol=1e-6),
+    "kpca_cam of width 0.3": _of_plain(
+        "entry by entry", partial(_kernel, width=0.3), options={"kernel": "rbf", "gamma": 0.3}, rtol=1e-6
+    ),
+    "fem of cells": _of_plain("by definition", _fem_of_cells, options={"threshold": 1.5, "form": "cells"}),
 }

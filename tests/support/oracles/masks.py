@@ -11,32 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from explainers.perturbation.rng import PerImageGenerators
-from tests.support.nets import Weighted, curved, random_images, settle
+from tests.support.nets import curved, random_images
 
 from .oracle import Expected, Oracle, each_image
 
 
 def occlusion_by_hand(
-    net: nn.Module,
-    x: Tensor,
-    classes: list[int],
-    window: tuple[int, int],
-    stride: tuple[int, int],
-    baseline: float = 0.0,
+    net: nn.Module, x: Tensor, classes: list[int], window: tuple[int, ...], stride: tuple[int, ...]
 ) -> Tensor:
     """Mean, over the windows that cover a pixel, of score lost / pixels covered; windows at the border are clipped."""
-    n, _, height, width = x.shape
-    total, covers = torch.zeros(n, height, width, dtype=x.dtype), torch.zeros(height, width, dtype=x.dtype)
+    n, _, *sizes = x.shape
+    total, covers = torch.zeros(n, *sizes, dtype=x.dtype), torch.zeros(*sizes, dtype=x.dtype)
     with torch.no_grad():
         full = net(x)
-        for y in starts(height, window[0], stride[0]):
-            for z in starts(width, window[1], stride[1]):
-                hidden = x.clone()
-                hidden[:, :, y : y + window[0], z : z + window[1]] = baseline
-                area = hidden[0, 0, y : y + window[0], z : z + window[1]].numel()
-                lost = (full - net(hidden))[range(n), classes]
-                total[:, y : y + window[0], z : z + window[1]] += lost[:, None, None] / area
-                covers[y : y + window[0], z : z + window[1]] += 1
+        for corner in itertools.product(*map(starts, sizes, window, stride)):
+            box = (..., *(slice(at, at + side) for at, side in zip(corner, window, strict=True)))
+            hidden = x.clone()
+            hidden[box] = 0
+            lost = (full - net(hidden))[range(n), classes] / covers[box].numel()
+            total[box] += lost.view(n, *[1] * len(sizes))
+            covers[box] += 1
     return total / covers
 
 
@@ -114,15 +108,18 @@ def _orders_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return over_area(gains, labels)
 
 
-def linear_cells(net: nn.Module, x: Tensor, classes: list[int], labels: Tensor) -> Tensor:
-    """What each cell adds to a linear model, (n, cells)."""
-    terms = (net.fc.weight[classes].view_as(x) * x).sum(1).detach()
-    return torch.stack([terms[:, labels == cell].sum(1) for cell in labels.unique()], 1)
-
-
-def _lime_of_a_linear_model(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    labels = cells_of(12, 16, 3, 4)
-    return torch.stack([over_area(each, labels) for each in linear_cells(net, x, classes, labels)])
+@each_image
+def _lime_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    """Least squares on all coalitions: rows scaled by the root of their weight, an intercept, and torch's lstsq."""
+    labels, width = cells_of(12, 16, 2, 3), 0.4
+    sets = [s for size in range(7) for s in itertools.combinations(range(6), size)] + [tuple(range(6))]
+    z = torch.tensor([[float(k in s) for k in range(6)] for s in sets]).double()
+    y = torch.tensor([value_of(net, image, c, labels, s) for s in sets]).double()
+    # Cosine distance to the full coalition.
+    cosine = torch.tensor([(len(s) / 6) ** 0.5 for s in sets]).double()
+    root = torch.exp(-((1 - cosine) ** 2) / width**2).sqrt()[:, None]
+    design = torch.cat([z, torch.ones(len(z), 1).double()], 1)
+    return over_area(torch.linalg.lstsq(root * design, root * y[:, None]).solution[:6, 0], labels)
 
 
 def enlarged_by_hand(coarse: Tensor, shift: tuple[float, float], height: int, width: int) -> Tensor:
@@ -197,11 +194,24 @@ def mc_rise_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return (means[5] - means[:5]).mean(0)
 
 
-def _additive_shares(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
-    """Without interactions a cell's Sobol index is its squared effect over the sum of squares."""
-    labels = cells_of(12, 16, 2, 2)
-    effects = linear_cells(net, x, classes, labels)
-    return (effects**2 / (effects**2).sum(1, keepdim=True))[:, labels]
+@each_image
+def _sobol_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
+    """Jansen's estimator, one of four designs and one cell at a time; the variance is that of all masks."""
+    labels, designs = cells_of(12, 16, 2, 2), 4
+
+    def score(shown: Tensor) -> float:
+        with torch.no_grad():
+            return float(net((image * shown.double()[labels])[None])[0, c])
+
+    everything, moved = [], torch.zeros(4, dtype=torch.float64)
+    for point in torch.quasirandom.SobolEngine(8, scramble=True, seed=5).draw(designs):
+        everything.append(whole := score(point[:4]))
+        for cell in range(4):
+            changed = point[:4].clone()
+            changed[cell] = point[4 + cell]
+            everything.append(score(changed))
+            moved[cell] += (whole - everything[-1]) ** 2 / 2 / designs
+    return (moved / torch.tensor(everything).double().var(unbiased=False))[labels]
 
 
 @each_image
@@ -307,10 +317,6 @@ def _search_by_hand(net: nn.Module, image: Tensor, c: int) -> Tensor:
     return (disc if kept(disc) > kept(part(searched)) else searched).view(height, width)
 
 
-def _weighted() -> nn.Module:
-    return settle(Weighted((3, 12, 16), 6).double())
-
-
 def _tiny() -> Tensor:
     """The search improves on the best disc for the first image only."""
     return random_images(height=5, width=8)
@@ -333,12 +339,12 @@ ORACLES: dict[str, Oracle] = {
     "d_rise": _of_masks("RISE by hand: what differs is the target", rise_by_hand),
     "mc_rise": _of_masks("the same colored masks sampled by hand", mc_rise_by_hand),
     "lime": Oracle(
-        "coefficients of a linear model",
-        _weighted,
-        _lime_of_a_linear_model,
-        options={"masks": (3, 4), "samples": 300},
-        rtol=1e-3,
-        atol=1e-5,
+        "weighted least squares on all coalitions",
+        curved,
+        _lime_by_hand,
+        options={"masks": (2, 3), "kernel_width": 0.4, "ridge": 0.0},
+        rtol=1e-6,
+        atol=1e-9,
     ),
     "kernel_shap": Oracle("Shapley's definition over all coalitions", curved, shapley_map, options={"masks": (2, 3)}),
     "shapley_sampling": Oracle(
@@ -364,12 +370,12 @@ ORACLES: dict[str, Oracle] = {
         layer="act2",
     ),
     "sobol": Oracle(
-        "additive model: squares over their sum",
-        _weighted,
-        _additive_shares,
-        options={"cells": 2, "samples": 1024},
-        rtol=0.03,
-        atol=0.003,
+        "Jansen's estimator on the same points",
+        curved,
+        _sobol_by_hand,
+        options={"cells": 2, "samples": 4, "seed": 5},
+        rtol=1e-6,
+        atol=1e-9,
     ),
     "hsic": Oracle("trace(K H L H) with the matrices written out", curved, hsic_by_hand, options={"cells": 2}),
 }

@@ -148,3 +148,16 @@ ORACLES: dict[str, Oracle] = {
         rtol=1e-7,
     ),
 }
+
+
+def _contrast(net: nn.Module, x: Tensor, classes: list[int]) -> Tensor:
+    """The relevance of the class minus that of the head with negated weights."""
+    turned = plain()
+    turned.head.weight.data.neg_()
+    both = (relevance_by_hand(each, x, classes, ("excitation",) * 3, start=1.0) for each in (net, turned))
+    return torch.sub(*both)
+
+
+VARIANTS: dict[str, Oracle] = {
+    "excitation_backprop of a contrast": Oracle("two closed forms", plain, _contrast, options={"contrast": True})
+}
