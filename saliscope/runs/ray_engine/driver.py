@@ -1,19 +1,16 @@
 """The process that is connected to the cluster and sends the results to the process that started it.
 
-Ray installs a wheel of the running code for the workers of a cluster whose machines do not have it.
+Ray copies the running code to the machines of a cluster, which do not need Saliscope.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import pickle
 import socket
-import tempfile
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,50 +19,16 @@ from typing import Any
 
 import explainers
 import saliscope
-from saliscope import resources
 from saliscope.errors import Refused
 from saliscope.runs.items import Item, is_local, reason_of
 from saliscope.runs.ray_engine.stages import LISTING, READING, Task, Workers, picklable, results
 from saliscope.runs.stores import SETTINGS, WORK, LocalStore
 
-SECOND = (1980, 1, 1, 0, 0, 0)
-"""The time of all files, so that equal code has an equal wheel."""
 SHARE = 0.8
 """Fraction of the CPUs that explain; the others decode."""
 PACKAGES = tuple(str(Path(str(package.__file__)).parent) for package in (saliscope, explainers))
 LOST = "lost"
 """Sent last if machines were lost and the others could not take over their work."""
-
-
-def build_wheel(folder: Path) -> Path:
-    """Write the wheel to a folder, and return its path.
-
-    It requires no other packages: pip would install another torch over that of the machine. Its version ends with a
-    hash of the code, since Ray recognizes a wheel by its name and would use an old one.
-    """
-    files = dict(sorted(_files()))
-    digest = hashlib.sha256(b"".join(name.encode() + b"\0" + content for name, content in files.items()))
-    version = f"{saliscope.__version__}+{digest.hexdigest()[:12]}"
-    info = f"saliscope-{version}.dist-info"
-    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: saliscope\nVersion: {version}\n".encode()
-    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: saliscope\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files[f"{info}/RECORD"] = b""  # pip lists what it installs
-    path = folder / f"saliscope-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, content in files.items():
-            wheel.writestr(zipfile.ZipInfo(name, SECOND), content, zipfile.ZIP_DEFLATED)
-    return path
-
-
-def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files of both packages; the example images are not needed on a worker."""
-    folders = {package.__name__: Path(str(package.__file__)).parent for package in (saliscope, explainers)}
-    folders["saliscope/_models"] = resources.networks()
-    for prefix, folder in folders.items():
-        for path in folder.rglob("*"):
-            inside = path.relative_to(folder)
-            if path.is_file() and not {"__pycache__", "_models", "_assets"} & set(inside.parts):
-                yield f"{prefix}/{inside.as_posix()}", path.read_bytes()
 
 
 def drive(pipe: Any, pickled: bytes) -> None:
@@ -115,11 +78,8 @@ def connect(address: str | None) -> Iterator[None]:
     if address is None:
         own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            # The machines of a cluster need only the packages of the extra `ray`, and not Saliscope itself.
-            code = [*PACKAGES] if address is None else [str(build_wheel(Path(folder)))]
-            modules = {"py_modules": code, "excludes": ["__pycache__"]}
-            ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
+        modules = {"py_modules": [*PACKAGES], "excludes": ["__pycache__"]}
+        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = address or "this machine"
         raise Refused(f"Cannot connect to a Ray cluster at {where}: {reason_of(error)}.") from None
