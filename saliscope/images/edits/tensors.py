@@ -16,6 +16,7 @@ from saliscope.errors import Refused
 from saliscope.images.bands import LUMINANCE
 from saliscope.images.edits import edit
 from saliscope.images.edits.edit import Box, Highest, Invert, Operation, Point, Stroke, Whole
+from saliscope.images.pixels import encode
 
 
 def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: Tensor | None = None) -> Tensor:
@@ -223,9 +224,7 @@ def _brightness(pixels: Tensor) -> Tensor:
 
 def jpeg(pixels: Tensor, quality: int) -> Tensor:
     """Return the image after a JPEG of this quality; 8 bits, [1, 1 or 3, H, W] in [0, 1]."""
-    file = io.BytesIO()
-    to_image(pixels).save(file, "JPEG", quality=quality)
-    with Image.open(file) as decoded:
+    with Image.open(io.BytesIO(encode(to_image(pixels), "JPEG", quality=quality))) as decoded:
         data = torch.frombuffer(bytearray(decoded.tobytes()), dtype=torch.uint8)
     height, width = pixels.shape[-2:]
     return (data.view(height, width, -1).permute(2, 0, 1)[None].to(pixels.dtype) / 255).contiguous()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from saliscope.images.pixels import encode
 from saliscope.runs.rows import Floats
 from saliscope.zoo import Preparation
 
@@ -35,9 +35,7 @@ class Heatmap:
 
     def png(self) -> bytes:
         """Return the pixels as a PNG file."""
-        file = io.BytesIO()
-        Image.fromarray(self.pixels).save(file, "PNG")
-        return file.getvalue()
+        return encode(Image.fromarray(self.pixels), "PNG")
 
 
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:

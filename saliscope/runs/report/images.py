@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 
 import explainers
+from saliscope.images.pixels import encode
 from saliscope.runs.report.analysis.maps import pool
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
@@ -39,9 +39,7 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
         size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-        file = io.BytesIO()
-        image.resize(size, Image.Resampling.LANCZOS).save(file, "WEBP", quality=QUALITY, method=2)
-        data = file.getvalue()
+        data = encode(image.resize(size, Image.Resampling.LANCZOS), "WEBP", quality=QUALITY, method=2)
         if len(data) <= budget:
             break
     return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
@@ -49,10 +47,8 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
 
 def data_address(pixels: Floats | None) -> str:
     """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
-    file = io.BytesIO()
-    if pixels is not None:
-        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    data = b"" if pixels is None else encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def budget(count: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from pyarrow import parquet as pq
 from torch import Tensor
 
 from explainers import TopImages, UnitIndex, UnitName, feature_visualization, name_units, unit
+from saliscope.images.pixels import encode
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
 from saliscope.runs.report.analysis.hierarchy import tree
@@ -194,9 +194,7 @@ def _part(image: Image.Image, box: Sequence[float]) -> Image.Image:
 def _jpeg(image: Image.Image, side: int, quality: int) -> bytes:
     small = image.copy()
     small.thumbnail((side, side))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
+    return encode(small, "JPEG", quality=quality)
 
 
 def to_parquet(table: pa.Table) -> pa.Buffer:
@@ -238,14 +236,8 @@ def add_images(
 
 def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
     """Return images [K, C, H, W] as WebP files, None for dead channels, whose images mean nothing."""
-    files: list[bytes | None] = []
-    for image, is_dead in zip(images, dead, strict=True):
-        if is_dead:
-            files.append(None)
-            continue
-        buffer = io.BytesIO()
-        Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()).save(
-            buffer, "WEBP", quality=SYNTHETIC_QUALITY, method=6
-        )
-        files.append(buffer.getvalue())
-    return files
+    drawn = (Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()) for image in images)
+    return [
+        None if is_dead else encode(image, "WEBP", quality=SYNTHETIC_QUALITY, method=6)
+        for image, is_dead in zip(drawn, dead, strict=True)
+    ]
