@@ -18,6 +18,7 @@ from saliscope.runs import export as exporting
 from saliscope.runs import preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
+from saliscope.runs.collecting import Detail, Report
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.formats import duration, plural
@@ -62,8 +63,8 @@ def explain(
     address: str | None = None,
     gpus: float = 0,
     min_workers: int | None = None,
-    progress: running.Report | None = None,
-    detail: running.Detail | None = None,
+    progress: Report | None = None,
+    detail: Detail | None = None,
     **options: Any,
 ) -> Run:
     """Explain every image of a source, and write one row per image to Parquet files, as `saliscope explain` does.
@@ -138,7 +139,7 @@ def index(
     batch_size: int = 32,
     workers: int | None = 0,
     device: str = "cpu",
-    progress: running.Report | None = None,
+    progress: Report | None = None,
 ) -> IndexResult:
     """Find the images to which each channel of some layers responds most, as `saliscope index` does.
 

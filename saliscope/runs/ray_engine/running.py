@@ -10,7 +10,6 @@ import importlib.util
 import multiprocessing
 import sys
 import sysconfig
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +22,11 @@ import explainers
 import saliscope
 from saliscope import install, resources
 from saliscope.errors import Refused
+from saliscope.runs.collecting import Collector, Detail, Report, Summary, complete
 from saliscope.runs.decoding import Decode
 from saliscope.runs.ray_engine.driver import LOST, drive
-from saliscope.runs.ray_engine.stages import PATIENCE, End, Task, Workers
-from saliscope.runs.run import Detail, Job, Report, Summary, complete
-from saliscope.runs.shards.planning import PARTITION
-from saliscope.runs.sources import Partition
+from saliscope.runs.ray_engine.stages import PATIENCE, Task, Workers
+from saliscope.runs.run import Job
 
 ATTEMPTS = 3
 """Tasks without any result, one after the other, after which the run ends."""
@@ -61,9 +59,9 @@ def run(
     if actors.cpus is None:
         actors = replace(actors, cpus=1 if actors.resolve(0).gpus else torch.get_num_threads())
 
-    def work() -> tuple[int, list[int]]:
+    def work(collector: Collector) -> None:
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
-        collector, vain = Collector(job, report, detail), 0
+        vain = 0
         while partitions := collector.start():
             if vain == ATTEMPTS:
                 raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
@@ -72,9 +70,8 @@ def run(
             for result in _receive(task):
                 collector.add(result)
             vain = vain + 1 if collector.new == before else 0
-        return collector.new, collector.numbers()
 
-    return complete(job, work)
+    return complete(job, report, detail, work)
 
 
 def _receive(task: Task) -> Iterator[dict[str, Any]]:
@@ -147,74 +144,3 @@ def _end(process: Any) -> None:
     if process.is_alive():
         process.kill()
         process.join()
-
-
-class Collector:
-    """Takes the results of the cluster, in any order: writes rows, or notes what the workers have written."""
-
-    def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
-        self.job, self.report, self.detail = job, report, detail
-        self.new = 0
-        self.finished = 0
-        """Images of batches that were finished before."""
-        self._ends: dict[int, End] = {}
-        self._known = job.listing.count
-        if self._known is not None:
-            self.finished = self._known - job.count_missing()
-        self._warned: set[str] = set()
-
-    def start(self) -> list[tuple[int, Partition]]:
-        """Start a task: return the partitions that are not finished, with their numbers."""
-        return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
-
-    def _is_finished(self, partition: int) -> bool:
-        return partition in self._ends and all(map(self.job.shards.is_committed, self._numbers(partition)))
-
-    def _numbers(self, partition: int) -> range:
-        first = partition * PARTITION
-        return range(first, first + self._ends[partition].shards)
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of all shards in order."""
-        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
-
-    def add(self, result: dict[str, Any]) -> None:
-        """Take one result.
-
-        Errors   those of the workers
-        """
-        if "error" in result:
-            raise result["error"]
-        if "end" in result:
-            end: End = result["end"]
-            if self._known is None and end.partition not in self._ends:
-                self.finished += end.finished
-            self._ends[end.partition] = end
-        elif "commit" in result:
-            self.job.shards.check_lock()
-            self.job.shards.add_shard(result["shard"], result["commit"])
-        else:
-            self._add_batch(result)
-
-    def _add_batch(self, result: dict[str, Any]) -> None:
-        shard, index = result["shard"], result["index"]
-        if (warning := result.get("warning")) and warning not in self._warned:
-            self._warned.add(warning)
-            warnings.warn(warning, stacklevel=2)
-        shards, finished = self.job.shards, self.job.shards.finished
-        if index >= 0:
-            if shard in finished.shards or index in finished.batches.get(shard, ()):
-                return
-            if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
-                shards.write_batch(shard, index, result["rows"], result["stamp"])
-            self.new += result["count"]
-        if finished.add(result) and not result["closes"]:
-            self.job.close(shard, result["batches"])
-        if index >= 0:
-            self._show(result)
-
-    def _show(self, result: dict[str, Any]) -> None:
-        if self.detail is not None:
-            self.detail(result["errors"], result["shard"] % PARTITION + 1, self.job.count())
-        if self.report is not None:
-            self.report(self.finished + self.new, self._known)

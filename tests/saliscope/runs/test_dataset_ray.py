@@ -29,9 +29,9 @@ from saliscope.runs import ray_engine, shards, sources
 from saliscope.runs.decoding import ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine import Workers, running, stages
-from saliscope.runs.ray_engine.stages import Batch, End, list_partition, picklable
+from saliscope.runs.ray_engine.stages import picklable
 from saliscope.runs.settings import Settings
-from saliscope.runs.shards.planning import Finished, Stamp
+from saliscope.runs.shards.planning import Batch, End, Finished, Stamp, list_partition
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
 from saliscope.zoo.model import Model
@@ -61,8 +61,7 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
         listed = (list_partition(*each, task.settings, task.finished) for each in task.partitions)
         found = list(itertools.chain.from_iterable(listed))
         for batch in change([each for each in found if isinstance(each, Batch)]):
-            result = {name: getattr(batch, name) for name in ("shard", "index", "batches")}
-            result |= {"count": len(batch.items), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
+            result = batch.result() | {"closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
             yield result | {"rows": explain(reader[batch.items])}
         yield from ({"end": each} for each in found if isinstance(each, End))
 
