@@ -42,27 +42,22 @@ def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: T
             share, count = operation.share, operation.count or 0
             mask |= ranks < (count if share is None else max(1, round(share * ranks.numel())))
         elif isinstance(operation, Box):
-            _draw(mask, _box(operation, size), operation.add)
+            mask[_box(operation, size)] = operation.add
         else:
             for start, end in zip(operation.points, (*operation.points[1:], operation.points[-1]), strict=True):
-                _draw(mask, _segment(operation, start, end, size), operation.add)
+                rows, columns, inside = _segment(operation, start, end, size)
+                mask[rows, columns][inside] = operation.add
     return mask
 
 
-def _draw(mask: Tensor, part: tuple[slice, slice, Tensor], add: bool) -> None:
-    rows, columns, inside = part
-    mask[rows, columns] = mask[rows, columns] | inside if add else mask[rows, columns] & ~inside
-
-
-def _box(box: Box, size: tuple[int, int]) -> tuple[slice, slice, Tensor]:
+def _box(box: Box, size: tuple[int, int]) -> tuple[slice, slice]:
     (x0, y0), (x1, y1) = box.corners
     rows, columns = (
         # the first center at or after the lower edge, and the number of centers up to the upper edge
         slice(math.ceil(min(ends) * side - 0.5), math.floor(max(ends) * side - 0.5) + 1)
         for ends, side in (((y0, y1), size[0]), ((x0, x1), size[1]))
     )
-    shape = max(0, rows.stop - rows.start), max(0, columns.stop - columns.start)
-    return rows, slice(columns.start, max(columns.stop, columns.start)), torch.ones(shape, dtype=torch.bool)
+    return rows, columns
 
 
 def _segment(stroke: Stroke, start: Point, end: Point, size: tuple[int, int]) -> tuple[slice, slice, Tensor]:
@@ -251,6 +246,6 @@ def refuse_recoloring(change: Whole) -> None:
     """
     for name in recolorings(change)[:1]:
         raise Refused(
-            f"{edit.NAMES[name][0]} needs a gray or color image, but this one has bands in other units. Change the "
+            f"{edit.NUMBERS[name][2]} needs a gray or color image, but this one has bands in other units. Change the "
             "region or the position instead."
         )

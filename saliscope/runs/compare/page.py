@@ -78,7 +78,7 @@ def write(
 
 def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path) -> ComparisonResult:
     """Return the main numbers of a comparison."""
-    labeled, correct_a, correct_b, gained, lost = map(result.total, CLASS_COUNTS[:5])
+    totals: dict[str, Any] = {name: result.total(name) for name in CLASS_COUNTS[:5]}
     mean = result.correlation.mean()
     return ComparisonResult(
         page,
@@ -86,12 +86,8 @@ def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path
         paired=result.pairing.paired,
         compared=result.compared,
         agree=result.agree,
-        labeled=labeled,
-        correct_a=correct_a,
-        correct_b=correct_b,
-        gained=gained,
-        lost=lost,
-        p=statistics.mcnemar(gained, lost) if labeled else None,
+        **totals,
+        p=statistics.mcnemar(totals["gained"], totals["lost"]) if totals["labeled"] else None,
         rank_correlation=None if mean is None else mean.value,
         changes=dict(result.changes),
         sentences=texts.sentences(result, alignment),

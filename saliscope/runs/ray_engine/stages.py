@@ -127,9 +127,9 @@ def build(task: Task) -> Dataset:
     workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
     one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
     # Different numbers of CPUs keep Ray from running two stages in one task.
-    data = ray.data.read_datasource(
-        _source(task), num_cpus=LISTING, override_num_blocks=min(len(task.partitions), GROUPS)
-    )
+    groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
+    data = ray.data.from_arrow([_row(group) for group in groups])
+    data = data.map_batches(_make_lister(task), num_cpus=LISTING, **one)
     data = data.map_batches(_make_decoder(task), num_cpus=READING, **one)
     data = data.map_batches(
         Explain,  # Ray runs a class as an actor
@@ -145,42 +145,20 @@ def build(task: Task) -> Dataset:
     return data
 
 
-def _source(task: Task) -> Any:
-    """Return the source as a data source of Ray, with a task for each partition."""
+def _make_lister(task: Task) -> Callable[[pa.Table], Iterator[pa.Table]]:
     import ray  # ray is an extra
-    from ray.data.block import BlockMetadata  # as above
 
     finished, settings = ray.put(task.finished), task.settings
-    groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
 
-    class Images(ray.data.Datasource):  # its name is in the dashboard
-        """Lists the partitions of the source."""
-
-        def estimate_inmemory_data_size(self) -> None:
-            """Return nothing: it is not known."""
-
-        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
-            """Return a task for each group of partitions."""
-            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-            return [ray.data.ReadTask(_make_lister(group, settings, finished), metadata) for group in groups]
-
-    return Images()
-
-
-def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], Iterator[pa.Table]]:
-    def list_images() -> Iterator[pa.Table]:
-        import ray  # ray is an extra
-
+    def list_images(row: pa.Table) -> Iterator[pa.Table]:
         known = ray.get(finished)
-        for number, partition in group:
+        for number, partition in _load(row):
             try:
                 for found in list_partition(number, partition, settings, known):
                     if isinstance(found, End):
                         yield _row({"end": found})
-                    elif not found.items:
-                        yield _row(found.result())
                     else:
-                        yield _row(found)
+                        yield _row(found if found.items else found.result())
             except Exception as error:  # the source cannot be listed
                 yield _row({"error": picklable(error)})
 
@@ -188,7 +166,7 @@ def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], 
 
 
 def _row(value: Any) -> pa.Table:
-    """Return a row of Ray Data: a batch, its description with the decoded images, or a result, which others pass on."""
+    """Return a row of Ray Data: partitions, a batch, its result with the decoded images, or a result to pass on."""
     return pa.table({"value": pa.array([pickle.dumps(value)], pa.large_binary())})
 
 

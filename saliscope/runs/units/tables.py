@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -213,13 +213,10 @@ UNIT_SCHEMA = pa.schema(
 )
 
 
-def add_images(
-    model: Model, layer: str, channels: int, side: int, done: Tensor | None, keep: Callable[[Tensor], object]
-) -> Tensor:
-    """Return an image of each channel of a layer, [K, C, side, side] in 0 to 255.
+def add_images(model: Model, layer: str, channels: int, side: int, done: Tensor | None) -> Iterator[Tensor]:
+    """Yield an image of each channel of a layer so far, [K, C, side, side] in 0 to 255, after each batch.
 
     Args     done: images of the first channels, from a stopped call
-             keep: called after each batch with the images so far; an exception in it stops the work
     """
     mean, std = model.preparation.mean, model.preparation.std
     images = torch.zeros(0, model.channels, side, side, dtype=torch.uint8) if done is None else done
@@ -230,8 +227,7 @@ def add_images(
             model.network, target, mean=mean, std=std, size=(side, side), images=len(batch), steps=STEPS
         )
         images = torch.cat([images, (255 * found.images.cpu()).round().to(torch.uint8)])
-        keep(images)
-    return images
+        yield images
 
 
 def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
