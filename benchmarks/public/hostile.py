@@ -20,7 +20,7 @@ from benchmarks.public.files import checkpoints, images
 from benchmarks.public.files.case import REFUSED, VALID, Case
 from benchmarks.public.table import Row, show
 from saliscope.errors import Refused
-from saliscope.images.bands import SHOWN_AS_PNG
+from saliscope.images.bands import SHOWN_AS_IMAGE
 from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
@@ -51,7 +51,7 @@ def decode(cases: Iterable[Case], minutes: float = MINUTES) -> dict[str, Found]:
                 break
             data = case.make()
             found.files += 1
-            deep = (("open", 1), ("open", 5), ("preview", 3)) if data.startswith(SHOWN_AS_PNG) else ()
+            deep = (("open", 1), ("open", 5), ("preview", 3)) if data.startswith(SHOWN_AS_IMAGE) else ()
             for task, channels in (("open", 3), *deep):
                 first = (task, channels) == ("open", 3)
                 outcome, message = _outcome(decoder, data, task, channels)

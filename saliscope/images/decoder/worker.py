@@ -64,13 +64,8 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
         stripped = metadata.strip_metadata(data, header["channels"])
         return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
     if header["task"] == "preview":
-        preview = bands.preview_image(data, header["channels"], header["requested"])
-        if preview is None:
-            return {"size": None}, []
-        image, three = preview
-        return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
-    opened: Image.Image | bands.Bands
-    if header["task"] == "image":
+        opened: Image.Image | bands.Bands = bands.preview_image(data, header["channels"], header["requested"])
+    elif header["task"] == "image":
         opened = uploads.open_image(data)
     else:
         opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
