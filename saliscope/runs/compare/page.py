@@ -39,27 +39,30 @@ KINDS = {
 }
 
 
-def write(
+def compare(
     a: FinishedRun,
-    b: FinishedRun,
-    out: str | Path,
+    other: FinishedRun,
+    out: str | Path = "compare.html",
     *,
-    key: str = PATH,
+    match: str = PATH,
     progress: Callable[[int, int], object] | None = None,
 ) -> ComparisonResult:
-    """Compare two finished runs, and write a page and next to it a Parquet file of the same name.
+    """Compare this run (A) with another one (B), and write a page and next to it a Parquet file of the same name.
 
-    `key` is what identifies an image: "path", or "sha256" for its content. `progress` is called with the number of
-    compared images of the first run and their total number.
+    Args     match: what identifies an image in both runs, "path" or "sha256"
+             progress: called with the number of compared images of the first run and their total number
+    Errors   Refused if the runs have no image in common, if one has only mistakes, and for a full disk
 
-    Errors   Refused if the runs have no image in common, if one contains only mistakes, and for a full disk
+    Example
+        >>> run.compare(runs.open("run"), "compare.html").agree
+        2
     """
     path = Path(out).expanduser()
     table = path.with_suffix(".parquet")
     if table == path:
         raise Refused(f"{str(path)!r} is the name of the Parquet file. Use a name such as compare.html.")
-    alignment = align(a, b)
-    result = Comparison(a.data, b.data, alignment.frames, key)
+    alignment = align(a, other)
+    result = Comparison(a.data, other.data, alignment.frames, match)
     temporary = table.with_name(f".{table.name}.{os.getpid()}")
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +70,7 @@ def write(
             with pq.ParquetWriter(temporary, TABLE, compression="zstd") as writer:
                 for rows in result.rows(progress):
                     writer.write_table(rows)
-            content = gather(result, (a, b), alignment, table.name)
+            content = gather(result, (a, other), alignment, table.name)
             text = render(content, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
