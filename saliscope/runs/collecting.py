@@ -70,7 +70,7 @@ class Collector:
         return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
 
     def _is_finished(self, partition: int) -> bool:
-        return partition in self._ends and all(map(self.job.shards.is_committed, self._numbers(partition)))
+        return partition in self._ends and self.job.shards.finished.shards.keys() >= {*self._numbers(partition)}
 
     def _numbers(self, partition: int) -> range:
         first = partition * PARTITION

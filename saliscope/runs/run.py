@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import itertools
 import os
 import platform
@@ -28,7 +27,7 @@ from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
-from saliscope.runs.shards.planning import Batch, End, PlannedShard, digest_of, list_partition, plan
+from saliscope.runs.shards.planning import Batch, End, PlannedShard, Stamp, digest_of, list_partition, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.runs.sources.partitions import WHOLE
 from saliscope.zoo import Model, Preparation, devices
@@ -74,7 +73,7 @@ class Job:
 
         Errors   Refused if the disk is full, or the store cannot be written
         """
-        if not self.shards.is_committed(shard):
+        if shard not in self.shards.finished.shards:
             self.shards.check_lock()
             self.shards.add_shard(shard, self.shards.close(shard, batches, Classes(self.model.labels)))
 
@@ -177,9 +176,8 @@ def _describe(listing: Listing) -> str:
     if listing.known is None:
         files = len(listing.partitions)
         return "listed during the run" if files == 1 else f"{files} files, listed during the run"
-    paths = "".join(f"{item.path}\0{item.label}\n" for item in listing.known)
     count = "1 image" if len(listing.known) == 1 else f"{len(listing.known)} images"
-    return f"{count} ({hashlib.sha256(paths.encode()).hexdigest()[:16]})"
+    return f"{count} ({Stamp.of(listing.known).digest})"
 
 
 def load(settings: Settings) -> Model:

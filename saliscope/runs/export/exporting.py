@@ -73,7 +73,8 @@ def export(
 
 def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:
     """Return the image of a row with its heatmap, or None if it is not available anymore."""
-    data, image = run.read(row["path"], row["sha256"]), run.image(row["path"], row["sha256"])
+    data = run.read(row["path"], row["sha256"])
+    image = run.decode(data)
     if data is None or image is None:
         return None
     if row["map"] is None:

@@ -263,10 +263,6 @@ class Shards(ShardFiles):
         except (pa.ArrowException, KeyError, ValueError, TypeError):
             return None
 
-    def is_committed(self, shard: int) -> bool:
-        """Return whether the commit of a shard exists."""
-        return shard in self.finished.shards
-
     def add_shard(self, shard: int, counts: Counts) -> None:
         """Note that a shard was committed, by this process or by a worker.
 
