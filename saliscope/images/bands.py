@@ -87,7 +87,7 @@ def open_bands(data: bytes, channels: int, *, raw: bool = False, requested: str 
             raise Refused(WRONG_COUNT.format(channels=channels, bands=count))
         three, note = choose_bands(requested, count, channels)
         kind, (height, width) = values.dtype, values.shape[1:]
-        image = to_rgb(values, three, unchanged=kind == "uint8" and count == 3)
+        image = to_rgb(values, three)
         if channels == 3 or (channels == 1 and len(set(three)) > 1):
             values = values[[band - 1 for band in three]]
         elif channels == 1:
@@ -227,8 +227,9 @@ def reduce_size(values: np.ndarray) -> np.ndarray:
     return np.stack([np.asarray(band) for band in bands])
 
 
-def to_rgb(values: np.ndarray, three: tuple[int, int, int], *, unchanged: bool = False) -> Image.Image:
-    """Return three bands as an RGB image, each stretched between two of its percentiles, or unchanged if `plain`."""
+def to_rgb(values: np.ndarray, three: tuple[int, int, int]) -> Image.Image:
+    """Return three bands as an RGB image, each stretched between two of its percentiles; three of 8 bits unchanged."""
+    unchanged = values.dtype == "uint8" and len(values) == 3
     bands = {band: values[band - 1] if unchanged else _stretch(values[band - 1]) for band in set(three)}
     return Image.merge("RGB", [Image.fromarray(bands[band]) for band in three])
 
@@ -264,7 +265,7 @@ def preview_image(data: bytes, channels: int | None, requested: str) -> Image.Im
         values = read(data, channels)
         if values is not None:
             three, _ = choose_bands(requested, len(values), channels)
-            image = to_rgb(values, three, unchanged=values.dtype == "uint8" and len(values) == 3)
+            image = to_rgb(values, three)
     if values is None:
         image = uploads.open_image(data)
     image.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
