@@ -87,8 +87,8 @@ def evaluate(
         if progress is not None:
             progress(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
-    result = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
-    result["verdict"] = evaluation.verdict.sentence
+    result: dict[str, Any] = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision}
+    result |= {"device": str(place), "verdict": evaluation.verdict.sentence}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
     run.data.store.write(FILE, json.dumps(result, indent=1).encode())
     return EvaluationResult(f"{str(run.data.folder).rstrip('/')}/{FILE}", **result)
