@@ -18,10 +18,10 @@ from saliscope.runs import export as exporting
 from saliscope.runs import preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
-from saliscope.runs.collecting import Detail, Report
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.formats import duration, plural
+from saliscope.runs.job import Detail, Report
 from saliscope.runs.report import metadata as added
 from saliscope.runs.report.links import check_link
 from saliscope.runs.results import IndexResult, ReportResult

@@ -2,129 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import itertools
 import os
-import platform
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from saliscope import zoo
 from saliscope.errors import Refused
-from saliscope.runs.collecting import Collector, Detail, Report, Summary, complete, explained
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.explaining import Explainer, find_sentences
 from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
+from saliscope.runs.job import Collector, Detail, Job, Report, Summary, complete, explained
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
-from saliscope.runs.shards import Shards, read_manifest
-from saliscope.runs.shards.planning import Batch, End, PlannedShard, Stamp, digest_of, list_partition, plan
-from saliscope.runs.sources import Listing, Partition, list_items
+from saliscope.runs.shards import Shards
+from saliscope.runs.shards.planning import Batch, End, Stamp, list_partition
+from saliscope.runs.sources import Listing, list_items
 from saliscope.runs.sources.partitions import WHOLE
-from saliscope.zoo import Model, Preparation, devices
+from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
 
 FEW = 64
 """Number of images below which no worker processes are started, because starting them takes seconds."""
-PACKAGES = ("saliscope", "torchvision", "pillow", "pyarrow")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A prepared run: its images in batches and shards, and its folder, which contains the finished batches."""
-
-    settings: Settings
-    model: Model
-    listing: Listing
-    source: str
-    shards: Shards
-
-    def count(self) -> int | None:
-        """Return the number of shards, or None if it is not known before the source has been listed."""
-        return None if self.listing.count is None else -(-self.listing.count // self.settings.shard)
-
-    def numbered(self) -> list[tuple[int, Partition]]:
-        """Return the partitions with their numbers: 0 for a single one, or from 1."""
-        return list(enumerate(self.listing.partitions, len(self.listing.partitions) > 1))
-
-    def planned(self) -> Iterator[PlannedShard]:
-        """List the source, and yield its shards in order, whether they are finished or not."""
-        for number, partition in self.numbered():
-            yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
-
-    def count_missing(self) -> int:
-        """Return the number of images in unfinished batches.
-
-        Errors   Refused if the source has changed since the first batch was written
-        """
-        return sum(len(batch) for shard in self.planned() for _, batch in self.shards.finished.missing(shard))
-
-    def close(self, shard: int, batches: int) -> None:
-        """Write the Parquet file and the commit of a shard whose batches are all finished.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        if shard not in self.shards.finished.shards:
-            self.shards.check_lock()
-            self.shards.add_shard(shard, self.shards.close(shard, batches, Classes(self.model.labels)))
-
-    def finished_counts(self) -> dict[str, int] | None:
-        """Return the counts in the manifest of a finished run, or None.
-
-        Errors   Refused if a large source has changed; for others, the settings of the run have its hash
-        """
-        if not self.shards.is_finished:
-            return None
-        manifest = read_manifest(self.shards.folder)
-        then = manifest.get("listing")
-        if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
-            raise Refused(
-                f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
-                "images or labels now. Choose another folder."
-            )
-        return dict(manifest["counts"])
-
-    def finish(self, seconds: float, numbers: Sequence[int]) -> dict[str, int]:
-        """Write the manifest, and return the counts.
-
-        Args     numbers: the shards in order, which are all closed
-        Errors   Refused if the source has fewer images than the finished shards
-        """
-        self.shards.finished.check_end(numbers)
-        found, labeled = self.shards.counts, self.shards.labeled
-        counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
-        counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
-        manifest = {
-            "versions": versions(),
-            "weights_sha256": self.shards.record["weights_sha256"],
-            "classes": self.model.labels,
-            "score": self.model.score_kind,
-            "preprocessing": preprocessing_record(self.model.preparation),
-            "counts": counts,
-            "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
-            "source": self.source,
-            "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
-            "directory": os.getcwd(),
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
-        }
-        self.shards.finish(manifest, numbers)
-        return counts
-
-
-def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
-    """Return the arguments of an equal `Preparation`, which the manifest stores as JSON."""
-    filter_name = getattr(preparation.interpolation, "value", preparation.interpolation)
-    return {**asdict(preparation), "interpolation": filter_name}
 
 
 def prepare(
@@ -277,12 +181,3 @@ def _explain(collector: Collector, decode: Decode, workers: int | None, explaine
 def default_workers(images: int | None) -> int:
     """Return the number of processes that decode; `images` is None for a source that is listed during the run."""
     return 0 if images is not None and images <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    result = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            result[name] = metadata.version(name)
-    return result

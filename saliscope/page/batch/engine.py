@@ -26,7 +26,7 @@ from saliscope.page.batch.folders import report_folder
 
 if TYPE_CHECKING:
     from saliscope.runs.items import Item
-    from saliscope.runs.run import Job
+    from saliscope.runs.job import Job
     from saliscope.runs.units import IndexJob, StoredIndex
 
 TOP = 9

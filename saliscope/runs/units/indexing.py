@@ -20,11 +20,11 @@ import explainers
 from explainers import IndexedBatch, LayerUnits, TopImages, UnitIndex, default_layer, index_units
 from saliscope import zoo
 from saliscope.errors import Refused
-from saliscope.runs.collecting import Report
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
+from saliscope.runs.job import Report, versions
 from saliscope.runs.results import IndexResult
-from saliscope.runs.run import default_workers, versions
+from saliscope.runs.run import default_workers
 from saliscope.runs.settings import FORMAT, PREDICTED, Classes
 from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp

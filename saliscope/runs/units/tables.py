@@ -15,9 +15,9 @@ from torch import Tensor
 
 from explainers import TopImages, UnitIndex, UnitName, feature_visualization, name_units, unit
 from saliscope.images.pixels import encode
-from saliscope.runs.collecting import Report
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
+from saliscope.runs.job import Report
 from saliscope.runs.report.analysis.hierarchy import tree
 from saliscope.runs.settings import Classes, is_imagenet
 
