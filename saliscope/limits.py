@@ -32,7 +32,6 @@ EXPANSION = 100
 RUNS = 1 * MB  # bytes of a BMP with runs of pixels, which Pillow decodes in Python
 BANDS = 512  # bands of a TIFF or NPY image; hyperspectral cameras have about 250
 BAND_VALUES = 40_000_000  # width x height x bands; 160 MB as float32
-PREVIEWS = 64  # PNG previews of the selected bands of one upload
 PREVIEW_SIDE = 512  # pixels of the longer side of a preview; the page shows it at a height of 210
 BAND_BYTES = 80 * MB  # bytes of the same values in the data type of the file
 PROFILE = 4 * MB  # bytes of a color profile; larger ones are ignored

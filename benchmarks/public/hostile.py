@@ -18,7 +18,7 @@ from benchmarks.public.files import checkpoints, images
 from benchmarks.public.files.floods import REFUSED, VALID, Case
 from benchmarks.public.server import Row, show
 from saliscope.errors import Refused
-from saliscope.images.bands import SHOWN_AS_PNG
+from saliscope.images.bands import SHOWN_AS_IMAGE
 from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
@@ -45,7 +45,7 @@ def decode(cases: Iterable[Case]) -> dict[str, Found]:
             found = groups.setdefault(case.group, Found())
             data = case.make()
             found.files += 1
-            deep = (("open", 1), ("open", 5), ("preview", 3)) if data.startswith(SHOWN_AS_PNG) else ()
+            deep = (("open", 1), ("open", 5), ("preview", 3)) if data.startswith(SHOWN_AS_IMAGE) else ()
             for task, channels in (("open", 3), *deep):
                 first = (task, channels) == ("open", 3)
                 outcome, message = _outcome(decoder, data, task, channels)

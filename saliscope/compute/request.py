@@ -11,7 +11,7 @@ from typing import Any
 
 from saliscope.compute import api_messages, messages
 from saliscope.errors import Refused
-from saliscope.images import bands, examples, uploads
+from saliscope.images import examples, uploads
 
 NAMES = ("model", "layer", "target", "method")
 """The settings that are names, in the order of the page and of links."""
@@ -109,22 +109,17 @@ def _image(image: Any) -> str:
     path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
     if not isinstance(path, str):
         raise Refused(messages.UPLOAD_A_FILE)
-    return _uploaded(path)
+    return str(uploads.inside_uploads(path))
 
 
 def _shown(image: Any) -> str:
     """Return the path of the image that the page shows: of an example, or of an upload."""
     name = image.removeprefix(EXAMPLE) if isinstance(image, str) and image.startswith(EXAMPLE) else None
     if name is None:
-        return _uploaded(image)
+        return str(uploads.inside_uploads(image))
     if name not in examples.all_examples():
         raise Refused(messages.UPLOAD_A_FILE)
     return str(examples.all_examples()[name].path)
-
-
-def _uploaded(path: str) -> str:
-    """Return the path of an upload; for a preview, the path of the original file."""
-    return str(bands.original(uploads.inside_uploads(path)))
 
 
 def _name(argument: str, value: Any) -> str:

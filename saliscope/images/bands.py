@@ -11,14 +11,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -41,13 +36,8 @@ DARK = 0.1
 """Fraction of the range of an integer type; if all values are below it, the page shows a hint."""
 SATELLITE = 13
 """Number of bands of Sentinel-2, in which red, green and blue are the 4th, 3rd and 2nd band."""
-SHOWN_AS_PNG = (npy.START, *tiff.STARTS)
+SHOWN_AS_IMAGE = (npy.START, *tiff.STARTS)
 """The starts of files that browsers do not display."""
-PREVIEW = re.compile(r"(.+)\.\d+-\d+-\d+\.preview\.png")
-"""The name of a preview: the name of its file, and the three bands that it shows."""
-Preview = tuple[Image.Image, tuple[int, int, int]]
-"""The image, and the numbers of the bands that it shows."""
-_preview_lock = threading.Lock()  # previews are not queued as jobs
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ def open_bands(data: bytes, channels: int, *, raw: bool = False, requested: str 
             raise Refused(WRONG_COUNT.format(channels=channels, bands=count))
         three, note = choose_bands(requested, count, channels)
         kind, (height, width) = values.dtype, values.shape[1:]
-        image = to_rgb(values, three, unchanged=kind == "uint8" and count == 3)
+        image = to_rgb(values, three)
         if channels == 3 or (channels == 1 and len(set(three)) > 1):
             values = values[[band - 1 for band in three]]
         elif channels == 1:
@@ -237,8 +227,9 @@ def reduce_size(values: np.ndarray) -> np.ndarray:
     return np.stack([np.asarray(band) for band in bands])
 
 
-def to_rgb(values: np.ndarray, three: tuple[int, int, int], *, unchanged: bool = False) -> Image.Image:
-    """Return three bands as an RGB image, each stretched between two of its percentiles, or unchanged if `plain`."""
+def to_rgb(values: np.ndarray, three: tuple[int, int, int]) -> Image.Image:
+    """Return three bands as an RGB image, each stretched between two of its percentiles; three of 8 bits unchanged."""
+    unchanged = values.dtype == "uint8" and len(values) == 3
     bands = {band: values[band - 1] if unchanged else _stretch(values[band - 1]) for band in set(three)}
     return Image.merge("RGB", [Image.fromarray(bands[band]) for band in three])
 
@@ -256,34 +247,6 @@ def _stretch(band: np.ndarray) -> np.ndarray:
     return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0).clip(0, 255).round().astype(np.uint8)
 
 
-# Browsers display neither TIFF nor NPY, so the image component receives a PNG next to the file.
-
-
-def preview(
-    path: Path,
-    channels: int | None = None,
-    requested: str = "",
-    draw: Callable[[bytes, int | None, str], Preview | None] | None = None,
-) -> Path | None:
-    """Write a PNG next to an uploaded file that browsers cannot display; return None for other or damaged files.
-
-    `channels` and `requested` are as in `open_bands`. `draw` is `preview_image`, which may run in another process.
-    """
-    with contextlib.suppress(Refused, OSError), _preview_lock:
-        data = uploads.read(path)
-        found = (draw or preview_image)(data, channels, requested) if data.startswith(SHOWN_AS_PNG) else None
-        if found is None:
-            return None
-        image, three = found
-        target = path.with_name(f"{path.name}.{'-'.join(map(str, three))}.preview.png")
-        if not target.exists():
-            if sum(PREVIEW.fullmatch(name) is not None for name in os.listdir(path.parent)) >= limits.PREVIEWS:
-                return None
-            image.save(target)
-        return target
-    return None
-
-
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | Bands:
     """Return the image in a file, with its bands if it has other than three of 8 bits; see `open_bands`.
 
@@ -293,27 +256,17 @@ def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str =
     return uploads.open_image(data) if found is None else found
 
 
-def preview_image(data: bytes, channels: int | None, requested: str) -> Preview | None:
-    """Return a small image of a file that browsers do not display, and its bands; None for other files.
+def preview_image(data: bytes, channels: int | None, requested: str) -> Image.Image:
+    """Return a small image of a file that browsers do not display (`SHOWN_AS_IMAGE`); see `open_bands`.
 
     Errors   Refused
     """
-    if not data.startswith(SHOWN_AS_PNG):
-        return None
-    three = (1, 2, 3)
     with uploads.decoding("TIFF"):
         values = read(data, channels)
         if values is not None:
             three, _ = choose_bands(requested, len(values), channels)
-            image = to_rgb(values, three, unchanged=values.dtype == "uint8" and len(values) == 3)
+            image = to_rgb(values, three)
     if values is None:
         image = uploads.open_image(data)
     image.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
-    return image, three
-
-
-def original(path: Path) -> Path:
-    """Return the file that a preview belongs to, or the path itself if it is not a preview."""
-    match = PREVIEW.fullmatch(path.name)
-    source = path.with_name(match[1]) if match else path
-    return source if source.is_file() and not source.is_symlink() else path
+    return image

@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.images import bands, npy, parts, uploads
+from saliscope.images import bands, npy, parts, pixels, uploads
 
 ORIENTATION = 0x0112
 SUFFIXES = (".jpg", ".png", ".webp", ".npy", ".tif")
@@ -61,9 +61,7 @@ def strip_metadata(data: bytes, channels: int) -> StrippedFile:
                 short = cut(data)
                 if _same(image, uploads.open_image(short)):
                     return StrippedFile(short, suffix, True)
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return StrippedFile(file.getvalue(), ".png", False)
+    return StrippedFile(pixels.encode(image, "PNG"), ".png", False)
 
 
 def _same(a: Image.Image, b: Image.Image) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -14,6 +15,13 @@ from saliscope import limits
 
 Range = tuple[float, float]
 """The values of black and white."""
+
+
+def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
+    """Return an image as the bytes of a file of this format."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
 
 
 def pixel_hash(image: Image.Image) -> str:

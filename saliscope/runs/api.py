@@ -21,15 +21,10 @@ from saliscope.runs import run as running
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.formats import duration, plural
+from saliscope.runs.job import Detail, Report
 from saliscope.runs.report import metadata as added
 from saliscope.runs.report.links import check_link
-from saliscope.runs.results import (
-    ComparisonResult,
-    EvaluationResult,
-    ExportResult,
-    IndexResult,
-    ReportResult,
-)
+from saliscope.runs.results import IndexResult, ReportResult
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
@@ -62,8 +57,8 @@ def explain(
     address: str | None = None,
     gpus: float = 0,
     min_workers: int | None = None,
-    progress: running.Report | None = None,
-    detail: running.Detail | None = None,
+    progress: Report | None = None,
+    detail: Detail | None = None,
     **options: Any,
 ) -> Run:
     """Explain every image of a source, and write one row per image to Parquet files, as `saliscope explain` does.
@@ -93,20 +88,11 @@ def explain(
         >>> run.counts["images"]
         2
     """
+    values = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
     check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
     given = _checked(model, model_options)
-    settings = Settings(
-        given.name if given else str(model),
-        _plain(model_options),
-        method,
-        layer,
-        target,
-        where,
-        options,
-        batch_size,
-        precision=precision,
-        seed=seed,
-    )
+    values = values | {"model": given.name if given else str(model), "own": _plain(model_options)}
+    settings = Settings(**values)
     here = "cpu" if engine == "ray" else device  # with Ray, only the workers have the device
     job = running.prepare(settings, str(source), out, limit=limit, device=here, model=given)
     decode = uploads.open_image
@@ -138,7 +124,7 @@ def index(
     batch_size: int = 32,
     workers: int | None = 0,
     device: str = "cpu",
-    progress: running.Report | None = None,
+    progress: Report | None = None,
 ) -> IndexResult:
     """Find the images to which each channel of some layers responds most, as `saliscope index` does.
 
@@ -320,67 +306,9 @@ class Run(FinishedRun):
             model.network.to(place)
         return model
 
-    def evaluate(
-        self,
-        *,
-        images: int = 100,
-        metrics: str | Sequence[str] = ("deletion", "insertion"),
-        steps: int = 20,
-        precision: str = "auto",
-        seed: int = 0,
-        device: str = "cpu",
-        progress: Progress | None = None,
-    ) -> EvaluationResult:
-        """Evaluate a random sample of the maps, compared with control maps, and save the result as evaluation.json.
-
-        Args     images: the size of the sample
-                 metrics: names of metrics that need no second map, see `explainers.METRICS`
-                 steps: points of a curve
-                 precision: "float32", "bf16" or "auto"
-        Errors   Refused if no image is available, or if the network has changed; BadOption for an unknown metric
-
-        Example
-            >>> result = run.evaluate(images=2, steps=2, metrics="deletion")
-            >>> result.images, list(result.metrics)
-            (2, ['deletion'])
-        """
-        names = [metrics] if isinstance(metrics, str) else list(metrics)
-        found = evaluation.evaluate(
-            self, images=images, metrics=names, steps=steps, precision=precision, seed=seed, device=device,
-            report=progress,
-        )  # fmt: skip
-        return EvaluationResult(f"{self.folder.rstrip('/')}/{evaluation.FILE}", **found)
-
-    def compare(
-        self,
-        other: FinishedRun,
-        out: str | Path = "compare.html",
-        *,
-        match: str = "path",
-        progress: Progress | None = None,
-    ) -> ComparisonResult:
-        """Compare this run (A) with another one (B), and write a page and next to it a Parquet file of the same name.
-
-        Args     match: what identifies an image in both runs, "path" or "sha256"
-        Errors   Refused if the runs have no image in common, or if one has only mistakes
-
-        Example
-            >>> run.compare(runs.open("run"), "compare.html").agree
-            2
-        """
-        return comparing.write(self, other, out, key=match, progress=progress)
-
-    def export(self, to: str, out: str | Path, *, progress: Progress | None = None) -> ExportResult:
-        """Copy the images that are still available with their rows and heatmaps into a new folder.
-
-        Args     to: "hf" for Hugging Face datasets, "coco" or "fiftyone"
-        Errors   Refused for an unknown format, and for a folder with files
-
-        Example
-            >>> run.export("hf", "dataset").written
-            2
-        """
-        return exporting.export(self, to, out, progress)
+    evaluate = evaluation.evaluate
+    compare = comparing.compare
+    export = exporting.export
 
     def to_dict(self) -> dict[str, Any]:
         """Return the main values by name, as `saliscope explain --format json` prints them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,11 @@ def percent(share: float | None) -> str:
 def number(value: float | None) -> str:
     """Format a value with three digits."""
     return "" if value is None or value != value else f"{value:.3g}".replace("-", "−")
+
+
+def as_numbers(value: Any) -> Any:
+    """Return the value, or None for NaN and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plural(count: int, noun: str) -> str:

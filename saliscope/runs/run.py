@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import hashlib
 import itertools
 import os
-import platform
-import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Iterator
 from functools import partial
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from saliscope import zoo
@@ -28,140 +18,17 @@ from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.explaining import Explainer, find_sentences
 from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item
+from saliscope.runs.job import Collector, Detail, Job, Report, Summary, complete, explained
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
-from saliscope.runs.shards import Shards, read_manifest
-from saliscope.runs.shards.planning import PARTITION, PlannedShard, Stamp, digest_of, plan
-from saliscope.runs.sources import Listing, Partition, list_items
+from saliscope.runs.shards import Shards
+from saliscope.runs.shards.planning import Batch, End, Stamp, list_partition
+from saliscope.runs.sources import Listing, list_items
 from saliscope.runs.sources.partitions import WHOLE
-from saliscope.zoo import Model, Preparation, devices
+from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
 
-Report = Callable[[int, int | None], object]
-"""Called with the number of finished images and the total number, None for a source that is listed during the run."""
-Detail = Callable[[int, int, int | None], object]
-"""Called with the number of errors in a batch, its shard from 1, and the number of shards, None if it is not known."""
 FEW = 64
 """Number of images below which no worker processes are started, because starting them takes seconds."""
-PACKAGES = ("saliscope", "torchvision", "pillow", "pyarrow")
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The result of a run; `seconds` and `new`, the number of explained images, refer to this call."""
-
-    folder: Path | str
-    counts: dict[str, int]
-    new: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Job:
-    """A prepared run: its images in batches and shards, and its folder, which contains the finished batches."""
-
-    settings: Settings
-    model: Model
-    listing: Listing
-    source: str
-    shards: Shards
-
-    def count(self) -> int | None:
-        """Return the number of shards, or None if it is not known before the source has been listed."""
-        return None if self.listing.count is None else -(-self.listing.count // self.settings.shard)
-
-    def numbered(self) -> list[tuple[int, Partition]]:
-        """Return the partitions with their numbers: 0 for a single one, or from 1."""
-        return list(enumerate(self.listing.partitions, len(self.listing.partitions) > 1))
-
-    def planned(self) -> Iterator[PlannedShard]:
-        """List the source, and yield its shards in order, whether they are finished or not."""
-        for number, partition in self.numbered():
-            yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
-
-    def count_missing(self) -> int:
-        """Return the number of images in unfinished batches.
-
-        Errors   Refused if the source has changed since the first batch was written
-        """
-        return sum(len(batch) for shard in self.planned() for _, batch in self.shards.finished.missing(shard))
-
-    def close(self, shard: int, batches: int) -> None:
-        """Write the Parquet file and the commit of a shard whose batches are all finished.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        if not self.shards.is_committed(shard):
-            self.shards.check_lock()
-            rows, stamp = self.shards.merge(shard, batches)
-            counts = count_rows(stamp, rows, Classes(self.model.labels))
-            self.shards.commit(shard, batches, counts)
-            self.shards.add_shard(shard, counts)
-
-    def finished_counts(self) -> dict[str, int] | None:
-        """Return the counts in the manifest of a finished run, or None.
-
-        Errors   Refused if a large source has changed; for others, the settings of the run have its hash
-        """
-        if not self.shards.is_finished:
-            return None
-        manifest = read_manifest(self.shards.folder)
-        then = manifest.get("listing")
-        if self.listing.count is None and then != digest_of(shard.digest for shard in self.planned()):
-            raise Refused(
-                f"The source has changed since the run in {str(self.shards.folder)!r} was finished: it has other "
-                "images or labels now. Choose another folder."
-            )
-        return dict(manifest["counts"])
-
-    def finish(self, seconds: float, numbers: Sequence[int] | None = None) -> dict[str, int]:
-        """Close the complete shards, write the manifest, and return the counts.
-
-        Args     numbers: the shards in order, if the caller has listed the source and closed them
-        Errors   Refused if the source has fewer images than the finished shards
-        """
-        if numbers is None:
-            numbers = []
-            for shard in self.planned():
-                self.close(shard.number, len(shard.batches))
-                numbers.append(shard.number)
-        self.shards.finished.check_end(numbers)
-        found, labeled = self.shards.counts, self.shards.labeled
-        counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
-        counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
-        manifest = {
-            "versions": versions(),
-            "weights_sha256": self.shards.record["weights_sha256"],
-            "classes": self.model.labels,
-            "score": self.model.score_kind,
-            "preprocessing": preprocessing_record(self.model.preparation),
-            "counts": counts,
-            "labeled": {str(index): count for index, count in sorted(labeled.items()) if count},
-            "source": self.source,
-            "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
-            "directory": os.getcwd(),
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
-        }
-        self.shards.finish(manifest, numbers)
-        return counts
-
-
-def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
-    """Return the arguments of an equal `Preparation`, which the manifest stores as JSON."""
-    filter_name = getattr(preparation.interpolation, "value", preparation.interpolation)
-    return {**asdict(preparation), "interpolation": filter_name}
-
-
-def count_rows(stamp: Stamp, rows: pa.Table, classes: Classes) -> dict[str, Any]:
-    """Return the commit of a shard: its counts, the number of readable images of each class by label, and its hash."""
-    labels = stamp.labels
-    labeled = Counter(classes.find(label) for label in labels)
-    errors = rows.filter(rows["error"].is_valid())
-    labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
-    wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-    counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
-    known = {str(index): count for index, count in labeled.items() if index is not None and count}
-    return {"counts": counts, "labeled": known, "listing": stamp.digest}
 
 
 def prepare(
@@ -213,9 +80,8 @@ def _describe(listing: Listing) -> str:
     if listing.known is None:
         files = len(listing.partitions)
         return "listed during the run" if files == 1 else f"{files} files, listed during the run"
-    paths = "".join(f"{item.path}\0{item.label}\n" for item in listing.known)
     count = "1 image" if len(listing.known) == 1 else f"{len(listing.known)} images"
-    return f"{count} ({hashlib.sha256(paths.encode()).hexdigest()[:16]})"
+    return f"{count} ({Stamp.of(listing.known).digest})"
 
 
 def load(settings: Settings) -> Model:
@@ -282,86 +148,36 @@ def run(
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
     """
-    return complete(
-        job, lambda: _explain(job, decode, workers, Explainer(job.model, job.settings, device), report, detail)
-    )
+
+    def work(collector: Collector) -> None:
+        _explain(collector, decode, workers, Explainer(job.model, job.settings, device))
+
+    return complete(job, report, detail, work)
 
 
-def complete(job: Job, work: Callable[[], tuple[int, Sequence[int]]]) -> Summary:
-    """Write the manifest of a job after `work`, which returns the number of new images and the shards in order.
-
-    Errors   Refused if another process writes the run, or if the source has changed
-    """
-    start, new = time.perf_counter(), 0
-    with job.shards.writing():
-        if (counts := job.finished_counts()) is None:
-            new, numbers = work()
-            counts = job.finish(time.perf_counter() - start, numbers)
-    return Summary(job.shards.folder, counts, new, time.perf_counter() - start)
-
-
-def _explain(
-    job: Job,
-    decode: Decode,
-    workers: int | None,
-    explainer: Explainer,
-    report: Report | None,
-    detail: Detail | None,
-) -> tuple[int, list[int]]:
-    """Explain all unfinished images; return their number, and the shards in order."""
-    numbers: list[int] = []
-    waiting: deque[tuple[PlannedShard, int, bool]] = deque()  # those that are being decoded: is it the last of a shard?
-    total = job.listing.count
-    todo = None if total is None else job.count_missing()
-    finished = 0 if total is None or todo is None else total - todo
+def _explain(collector: Collector, decode: Decode, workers: int | None, explainer: Explainer) -> None:
+    """Explain all unfinished images."""
+    job, waiting = collector.job, deque[Batch]()  # those that are being decoded
 
     def batches() -> Iterator[list[Item]]:
         """Yield the images of each batch, listed as they are needed. Decoding is ahead of the batch explained."""
-        nonlocal finished
-        for shard in job.planned():
-            numbers.append(shard.number)
-            missing = job.shards.finished.missing(shard)
-            if total is None:
-                finished += len(shard) - sum(len(batch) for _, batch in missing)
-            if not missing:
-                job.close(shard.number, len(shard.batches))
-            for index, batch in missing:
-                waiting.append((shard, index, index == missing[-1][0]))
-                yield batch
+        for number, partition in collector.start():
+            for found in list_partition(number, partition, job.settings, job.shards.finished):
+                if isinstance(found, Batch) and found.items:
+                    waiting.append(found)
+                    yield found.items
+                else:
+                    collector.add({"end": found} if isinstance(found, End) else found.result())
 
     if workers is None:
-        workers = default_workers(todo)
-    pin, new = devices.copies_asynchronously(torch.device(explainer.device)), 0
-    if report is not None and todo != 0:
-        report(finished, total)
-    for batch in decode_batches(batches(), decode, job.model.preparation, workers, pin):
-        shard, index, is_last = waiting.popleft()
-        rows = explainer(batch)
-        job.shards.write_batch(shard.number, index, rows, Stamp.of(batch.items))
-        if is_last:
-            job.close(shard.number, len(shard.batches))
-        new += len(batch.items)
-        if detail is not None:
-            detail(count_errors(rows), shard.number % PARTITION + 1, job.count())
-        if report is not None:
-            report(finished + new, total)
-    return new, numbers
+        workers = default_workers(collector.todo)
+    pin = devices.copies_asynchronously(torch.device(explainer.device))
+    if collector.todo != 0:
+        collector.show_progress()
+    for decoded in decode_batches(batches(), decode, job.model.preparation, workers, pin):
+        collector.add(waiting.popleft().result() | explained(decoded, explainer(decoded)))
 
 
 def default_workers(images: int | None) -> int:
     """Return the number of processes that decode; `images` is None for a source that is listed during the run."""
     return 0 if images is not None and images <= FEW else max(1, min(4, (os.cpu_count() or 2) // 2))
-
-
-def count_errors(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of images that could not be read or explained."""
-    return sum(row.get("error") is not None for row in rows)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    result = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            result[name] = metadata.version(name)
-    return result

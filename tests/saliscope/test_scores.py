@@ -194,7 +194,7 @@ def test_data_sets_store_the_probability_that_the_network_means(files: Path, nam
         assert statistics.get("probability") == probability
     found = evaluation.evaluate(FinishedRun(data, open_image), images=2, metrics=["deletion"], steps=2)
     word = {"identity": "output probability", "logit": "score"}.get(KINDS[name][3], f"{KINDS[name][3]} probability")
-    assert found["metrics"]["deletion"]["unit"] == f"mean {word}"
+    assert found.metrics["deletion"]["unit"] == f"mean {word}"
 
 
 def test_reports_have_the_unit_of_the_scores(files: Path, tmp_path: Path) -> None:

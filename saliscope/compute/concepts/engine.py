@@ -24,7 +24,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import Turn, turns
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.images import bands, examples, uploads
+from saliscope.images import examples, uploads
 
 FILES = 32
 """Maximum number of images of a batch."""
@@ -49,7 +49,7 @@ def parse(data: dict[str, Any]) -> Wanted:
     if k not in messages.COUNTS:
         raise Refused(messages.INVALID)
     paths = files[:FILES] if isinstance(files, list) else []
-    return Wanted(k, tuple(str(bands.original(uploads.inside_uploads(path))) for path in paths))
+    return Wanted(k, tuple(str(uploads.inside_uploads(path)) for path in paths))
 
 
 def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measured]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from saliscope.compute.erase import messages
 from saliscope.errors import Refused
-from saliscope.images import bands, examples, uploads
+from saliscope.images import examples, uploads
 
 
 def second_image(value: Any) -> str | None:
@@ -22,4 +22,4 @@ def second_image(value: Any) -> str | None:
             raise Refused(messages.NO_EXAMPLE)
         return str(example.path)
     file = value.get("file")
-    return str(bands.original(uploads.inside_uploads(file))) if isinstance(file, str) else None
+    return str(uploads.inside_uploads(file)) if isinstance(file, str) else None

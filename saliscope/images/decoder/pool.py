@@ -361,16 +361,14 @@ def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
     return _image(*_ask(source if isinstance(source, bytes) else uploads.read(source), task="image"))
 
 
-def preview_image(data: bytes, channels: int | None, requested: str) -> bands.Preview | None:
-    """Return the preview of a file that browsers do not display, and its bands, as `bands.preview_image`.
+def preview_image(data: bytes, channels: int | None, requested: str) -> Image.Image | None:
+    """Return the preview of a file that browsers do not display, as `bands.preview_image`; None for others.
 
     Errors   Refused
     """
-    answer, body = _ask(data, task="preview", channels=channels, requested=requested)
-    if answer.get("size") is None:
+    if not data.startswith(bands.SHOWN_AS_IMAGE):
         return None
-    red, green, blue = _integers(answer.get("three"), 3)
-    return _image(answer, body), (red, green, blue)
+    return _image(*_ask(data, task="preview", channels=channels, requested=requested))
 
 
 def strip_metadata(data: bytes, channels: int) -> metadata.StrippedFile:

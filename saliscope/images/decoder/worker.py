@@ -31,7 +31,7 @@ from PIL import Image
 
 from saliscope import limits
 from saliscope.errors import Refused
-from saliscope.images import bands, metadata, uploads
+from saliscope.images import bands, metadata, pixels, uploads
 from saliscope.images.decoder import protocol, sandbox
 
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -64,13 +64,8 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
         stripped = metadata.strip_metadata(data, header["channels"])
         return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
     if header["task"] == "preview":
-        preview = bands.preview_image(data, header["channels"], header["requested"])
-        if preview is None:
-            return {"size": None}, []
-        image, three = preview
-        return {"size": list(image.size), "three": list(three)}, [image.convert("RGB").tobytes()]
-    opened: Image.Image | bands.Bands
-    if header["task"] == "image":
+        opened: Image.Image | bands.Bands = bands.preview_image(data, header["channels"], header["requested"])
+    elif header["task"] == "image":
         opened = uploads.open_image(data)
     else:
         opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
@@ -133,15 +128,11 @@ def prepare() -> None:
 
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the sandbox refuses threads
     for kind in uploads.FORMATS:
-        file = io.BytesIO()
         exif = Image.Exif()
         exif[metadata.ORIENTATION] = 6
-        Image.new("RGB", (8, 8)).save(file, kind, exif=exif)
-        metadata.strip_metadata(file.getvalue(), 3)
+        metadata.strip_metadata(pixels.encode(Image.new("RGB", (8, 8)), kind, exif=exif), 3)
     global _SAMPLE
-    file = io.BytesIO()
-    Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB").save(file, "JPEG")
-    _SAMPLE = file.getvalue()
+    _SAMPLE = pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
     sandbox.filter_of(platform.machine())
     file = io.BytesIO()
     np.save(file, np.zeros((4, 8, 8), np.uint16))

@@ -19,29 +19,19 @@ FINEST = len(DIGITS) ** 2 - 1
 LONGEST = 12_000  # characters of an edit; a request has at most 20 kB
 IN_ADDRESS = 4_000  # characters of an edit in an address, as in page/shared/address.js
 FILLS = ("blur", "mean", "noise", "inpaint", "image")
-RANGES = {
-    "rotate": (-180, 180),
-    "shift": (-4096, 4096),
-    "brightness": (0, 300),
-    "contrast": (0, 300),
-    "noise": (0, 100),
-    "jpeg": (1, 100),
-    "top": (1, 1000),
-    "first": (0, 10**9),
+NUMBERS = {
+    "rotate": (-180, 180, "Rotation", "degrees"),
+    "shift": (-4096, 4096, "Shift", "pixels"),
+    "brightness": (0, 300, "Brightness", "percent"),
+    "contrast": (0, 300, "Contrast", "percent"),
+    "noise": (0, 100, "Noise", "percent"),
+    "jpeg": (1, 100, "JPEG quality", ""),
+    "top": (1, 1000, "The part of the map", "tenths of a percent"),
+    "first": (0, 10**9, "The number of pixels of the map", ""),
 }
-"""The ranges of whole numbers: degrees, pixels of the input, percent, JPEG quality, tenths of a percent, pixels."""
+"""The operations with whole numbers: their range, what they change, and its unit."""
+RANGES = {name: (low, high) for name, (low, high, *_) in NUMBERS.items()}
 FLIPS = ("x", "y", "xy")
-NAMES = {
-    "rotate": ("Rotation", "degrees"),
-    "shift": ("Shift", "pixels"),
-    "brightness": ("Brightness", "percent"),
-    "contrast": ("Contrast", "percent"),
-    "noise": ("Noise", "percent"),
-    "jpeg": ("JPEG quality", ""),
-    "top": ("The part of the map", "tenths of a percent"),
-    "first": ("The number of pixels of the map", ""),
-}
-"""What an operation changes, and its unit."""
 EMPTY = "The region is empty and the image is not changed. Paint on the image, or choose a change of the whole image."
 NO_SECOND = "No second image is chosen. Choose one below, or another fill."
 NO_ORDER = "The map is constant or not finite, so its pixels have no order. Use another layer or method."
@@ -169,10 +159,10 @@ def _numbers(name: str, fields: list[str], count: int = 1) -> list[int]:
 
     Errors   Refused if they are not whole numbers in the range of the operation
     """
-    low, high = RANGES[name]
+    low, high, title, _ = NUMBERS[name]
     if len(fields) != count or not all(re.fullmatch(r"-?[0-9]{1,10}", field) for field in fields):
         what = "a whole number" if count == 1 else f"{count} whole numbers"
-        raise Refused(f"{NAMES[name][0]} needs {what}, not “{'.'.join(fields)[:40]}”.")
+        raise Refused(f"{title} needs {what}, not “{'.'.join(fields)[:40]}”.")
     for number in map(int, fields):
         if not low <= number <= high:
             raise Refused(out_of_range(name, number, low, high))
@@ -201,7 +191,7 @@ def _unknown(part: str) -> str:
 
 def out_of_range(name: str, number: float, low: float, high: float) -> str:
     """Return the message for a number outside its range."""
-    title, unit = NAMES[name]
+    *_, title, unit = NUMBERS[name]
     if name == "top":
         number, low, high, unit = number / 10, low / 10, high / 10, "percent"
     return f"{title} {number:g} is out of range. Give {low:g} to {high:g}{f' {unit}' if unit else ''}."

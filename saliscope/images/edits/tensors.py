@@ -16,6 +16,7 @@ from saliscope.errors import Refused
 from saliscope.images.bands import LUMINANCE
 from saliscope.images.edits import edit
 from saliscope.images.edits.edit import Box, Highest, Invert, Operation, Point, Stroke, Whole
+from saliscope.images.pixels import encode
 
 
 def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: Tensor | None = None) -> Tensor:
@@ -41,27 +42,22 @@ def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: T
             share, count = operation.share, operation.count or 0
             mask |= ranks < (count if share is None else max(1, round(share * ranks.numel())))
         elif isinstance(operation, Box):
-            _draw(mask, _box(operation, size), operation.add)
+            mask[_box(operation, size)] = operation.add
         else:
             for start, end in zip(operation.points, (*operation.points[1:], operation.points[-1]), strict=True):
-                _draw(mask, _segment(operation, start, end, size), operation.add)
+                rows, columns, inside = _segment(operation, start, end, size)
+                mask[rows, columns][inside] = operation.add
     return mask
 
 
-def _draw(mask: Tensor, part: tuple[slice, slice, Tensor], add: bool) -> None:
-    rows, columns, inside = part
-    mask[rows, columns] = mask[rows, columns] | inside if add else mask[rows, columns] & ~inside
-
-
-def _box(box: Box, size: tuple[int, int]) -> tuple[slice, slice, Tensor]:
+def _box(box: Box, size: tuple[int, int]) -> tuple[slice, slice]:
     (x0, y0), (x1, y1) = box.corners
     rows, columns = (
         # the first center at or after the lower edge, and the number of centers up to the upper edge
         slice(math.ceil(min(ends) * side - 0.5), math.floor(max(ends) * side - 0.5) + 1)
         for ends, side in (((y0, y1), size[0]), ((x0, x1), size[1]))
     )
-    shape = max(0, rows.stop - rows.start), max(0, columns.stop - columns.start)
-    return rows, slice(columns.start, max(columns.stop, columns.start)), torch.ones(shape, dtype=torch.bool)
+    return rows, columns
 
 
 def _segment(stroke: Stroke, start: Point, end: Point, size: tuple[int, int]) -> tuple[slice, slice, Tensor]:
@@ -223,9 +219,7 @@ def _brightness(pixels: Tensor) -> Tensor:
 
 def jpeg(pixels: Tensor, quality: int) -> Tensor:
     """Return the image after a JPEG of this quality; 8 bits, [1, 1 or 3, H, W] in [0, 1]."""
-    file = io.BytesIO()
-    to_image(pixels).save(file, "JPEG", quality=quality)
-    with Image.open(file) as decoded:
+    with Image.open(io.BytesIO(encode(to_image(pixels), "JPEG", quality=quality))) as decoded:
         data = torch.frombuffer(bytearray(decoded.tobytes()), dtype=torch.uint8)
     height, width = pixels.shape[-2:]
     return (data.view(height, width, -1).permute(2, 0, 1)[None].to(pixels.dtype) / 255).contiguous()
@@ -252,6 +246,6 @@ def refuse_recoloring(change: Whole) -> None:
     """
     for name in recolorings(change)[:1]:
         raise Refused(
-            f"{edit.NAMES[name][0]} needs a gray or color image, but this one has bands in other units. Change the "
+            f"{edit.NUMBERS[name][2]} needs a gray or color image, but this one has bands in other units. Change the "
             "region or the position instead."
         )

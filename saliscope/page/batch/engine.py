@@ -26,7 +26,7 @@ from saliscope.page.batch.folders import report_folder
 
 if TYPE_CHECKING:
     from saliscope.runs.items import Item
-    from saliscope.runs.run import Job
+    from saliscope.runs.job import Job
     from saliscope.runs.units import IndexJob, StoredIndex
 
 TOP = 9
@@ -197,7 +197,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
         raise Refused(messages.STOPPED)
     partial_job = replace(job, listing=listing.first(done))
     if done < len(items):
-        partial_job.finish(0.0)
+        _run(partial_job, report)  # writes the shard and the manifest
     finished = open_run(out)
     paths = {item.path: item.url for item in items}
 

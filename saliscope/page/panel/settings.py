@@ -16,7 +16,7 @@ from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.rail.network import drawing
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.images import bands, examples, uploads
+from saliscope.images import examples, uploads
 from saliscope.images.decoder import pool
 from saliscope.page.components import list_columns, view
 from saliscope.page.elements import Props, example_image, names
@@ -56,14 +56,14 @@ def uploaded(path: Path) -> Path:
 
 
 def preview(question: Request) -> Updates:
-    """Return a PNG of the selected bands if browsers do not support the file, or no update."""
+    """Return an image of the selected bands if browsers do not support the file, or no update."""
     if not question.image or not uploads.is_upload(question.image):
         return {}
     loaded = model_cache.load(question.model) if question.model and model_cache.has(question.model) else None
     channels = loaded.model.channels if loaded else None
     with contextlib.suppress(Refused):  # the answer reports the error
-        shown = bands.preview(Path(question.image), channels, question.bands, pool.preview_image)
-        return {parts.IMAGE: {"image": question.image, "src": address(shown)}} if shown else {}
+        shown = pool.preview_image(uploads.read(question.image), channels, question.bands)
+        return {parts.IMAGE: {"image": question.image, **view.jpeg(shown)}} if shown else {}
     return {}
 
 

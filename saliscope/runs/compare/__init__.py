@@ -5,6 +5,6 @@ part of the maps that both networks received, `statistics` has the tests and int
 the page and the terminal, and `page` writes both files.
 """
 
-from saliscope.runs.compare.page import write
+from saliscope.runs.compare.page import compare
 
-__all__ = ["write"]
+__all__ = ["compare"]

@@ -39,27 +39,30 @@ KINDS = {
 }
 
 
-def write(
+def compare(
     a: FinishedRun,
-    b: FinishedRun,
-    out: str | Path,
+    other: FinishedRun,
+    out: str | Path = "compare.html",
     *,
-    key: str = PATH,
+    match: str = PATH,
     progress: Callable[[int, int], object] | None = None,
 ) -> ComparisonResult:
-    """Compare two finished runs, and write a page and next to it a Parquet file of the same name.
+    """Compare this run (A) with another one (B), and write a page and next to it a Parquet file of the same name.
 
-    `key` is what identifies an image: "path", or "sha256" for its content. `progress` is called with the number of
-    compared images of the first run and their total number.
+    Args     match: what identifies an image in both runs, "path" or "sha256"
+             progress: called with the number of compared images of the first run and their total number
+    Errors   Refused if the runs have no image in common, if one has only mistakes, and for a full disk
 
-    Errors   Refused if the runs have no image in common, if one contains only mistakes, and for a full disk
+    Example
+        >>> run.compare(runs.open("run"), "compare.html").agree
+        2
     """
     path = Path(out).expanduser()
     table = path.with_suffix(".parquet")
     if table == path:
         raise Refused(f"{str(path)!r} is the name of the Parquet file. Use a name such as compare.html.")
-    alignment = align(a, b)
-    result = Comparison(a.data, b.data, alignment.frames, key)
+    alignment = align(a, other)
+    result = Comparison(a.data, other.data, alignment.frames, match)
     temporary = table.with_name(f".{table.name}.{os.getpid()}")
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +70,7 @@ def write(
             with pq.ParquetWriter(temporary, TABLE, compression="zstd") as writer:
                 for rows in result.rows(progress):
                     writer.write_table(rows)
-            content = gather(result, (a, b), alignment, table.name)
+            content = gather(result, (a, other), alignment, table.name)
             text = render(content, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
@@ -78,7 +81,7 @@ def write(
 
 def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path) -> ComparisonResult:
     """Return the main numbers of a comparison."""
-    labeled, correct_a, correct_b, gained, lost = map(result.total, CLASS_COUNTS[:5])
+    totals: dict[str, Any] = {name: result.total(name) for name in CLASS_COUNTS[:5]}
     mean = result.correlation.mean()
     return ComparisonResult(
         page,
@@ -86,12 +89,8 @@ def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path
         paired=result.pairing.paired,
         compared=result.compared,
         agree=result.agree,
-        labeled=labeled,
-        correct_a=correct_a,
-        correct_b=correct_b,
-        gained=gained,
-        lost=lost,
-        p=statistics.mcnemar(gained, lost) if labeled else None,
+        **totals,
+        p=statistics.mcnemar(totals["gained"], totals["lost"]) if totals["labeled"] else None,
         rank_correlation=None if mean is None else mean.value,
         changes=dict(result.changes),
         sentences=texts.sentences(result, alignment),

@@ -30,12 +30,17 @@ FORMATS: dict[str, Callable[[Path, FinishedRun, Iterable[Record]], None]] = {
 
 
 def export(
-    run: FinishedRun, to: str, out: str | Path, progress: Callable[[int, int], object] | None = None
+    run: FinishedRun, to: str, out: str | Path, *, progress: Callable[[int, int], object] | None = None
 ) -> ExportResult:
-    """Export a finished run into a new folder.
+    """Copy the images that are still available with their rows and heatmaps into a new folder.
 
+    Args     to: "hf" for Hugging Face datasets, "coco" or "fiftyone"
     Errors   Refused for an unknown format, a folder with files, a network that is not available, a run without images
              that are available, and a full disk
+
+    Example
+        >>> run.export("hf", "dataset").written
+        2
     """
     if to not in FORMATS:
         raise Refused(f"Unknown format {to!r}. Use {', '.join(FORMATS)}.")
@@ -68,7 +73,8 @@ def export(
 
 def _record(run: FinishedRun, row: dict[str, Any], model: Any) -> Record | None:
     """Return the image of a row with its heatmap, or None if it is not available anymore."""
-    data, image = run.read(row["path"], row["sha256"]), run.image(row["path"], row["sha256"])
+    data = run.read(row["path"], row["sha256"])
+    image = run.decode(data)
     if data is None or image is None:
         return None
     if row["map"] is None:

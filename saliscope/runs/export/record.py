@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from saliscope.images.pixels import encode
+from saliscope.runs.formats import as_numbers
 from saliscope.runs.rows import Floats
 from saliscope.zoo import Preparation
 
@@ -35,9 +36,7 @@ class Heatmap:
 
     def png(self) -> bytes:
         """Return the pixels as a PNG file."""
-        file = io.BytesIO()
-        Image.fromarray(self.pixels).save(file, "PNG")
-        return file.getvalue()
+        return encode(Image.fromarray(self.pixels), "PNG")
 
 
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
@@ -77,7 +76,7 @@ class Record:
     @property
     def columns(self) -> dict[str, Any]:
         """The columns that every format has; NaN and infinite numbers are None."""
-        return {name: _finite(self.row[name]) for name in COLUMNS}
+        return {name: as_numbers(self.row[name]) for name in COLUMNS}
 
     def save(self, images: Path, heatmaps: Path, number: int) -> str:
         """Copy the image, and write its heatmap to another folder with `.png` after its name.
@@ -92,7 +91,3 @@ class Record:
         if self.heatmap is not None:
             (heatmaps / f"{name}.png").write_bytes(self.heatmap.png())
         return name
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value

@@ -18,8 +18,8 @@ from explainers import Evaluation, find_metric
 from saliscope.errors import Refused
 from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.results import EvaluationResult
 from saliscope.runs.rows import map_of
-from saliscope.runs.stores import open_store
 from saliscope.zoo import devices
 
 FILE = "evaluation.json"
@@ -29,27 +29,36 @@ GROUPS = {"better": "better_than", "level": "level_with", "worse": "worse_than",
 
 
 def evaluate(
-    finished_run: FinishedRun,
+    run: FinishedRun,
     *,
     images: int = 100,
-    metrics: Sequence[str] = ("deletion", "insertion"),
+    metrics: str | Sequence[str] = ("deletion", "insertion"),
     steps: int = 20,
     precision: str = "auto",
     seed: int = 0,
     device: str = "cpu",
-    report: Callable[[int, int], object] | None = None,
-) -> dict[str, Any]:
-    """Evaluate a random sample of the maps, and save the result as evaluation.json in the folder of the run.
+    progress: Callable[[int, int], object] | None = None,
+) -> EvaluationResult:
+    """Evaluate a random sample of the maps, compared with control maps, and save the result as evaluation.json.
 
-    Returns  the content of the file: for each metric its mean and standard error over the sample, those of the
-             controls, and which controls it is significantly better than (a sign-flip test, adjusted for the number of
-             comparisons)
-    Errors   Refused if no image is available, the device is not, or the network has changed; BadOption for a metric
-             that cannot be computed from stored maps
+    The result has for each metric its mean and standard error over the sample, those of the controls, and which
+    controls it is significantly better than (a sign-flip test, adjusted for the number of comparisons).
+
+    Args     images: the size of the sample
+             metrics: names of metrics that need no second map, see `explainers.METRICS`
+             steps: points of a curve
+             precision: "float32", "bf16" or "auto"
+    Errors   Refused if no image is available, the device is not, or the network has changed; BadOption for an unknown
+             metric
+
+    Example
+        >>> result = run.evaluate(images=2, steps=2, metrics="deletion")
+        >>> result.images, list(result.metrics)
+        (2, ['deletion'])
     """
     if images < 1:
         raise Refused(f"Invalid images={images}. Use at least 1.")
-    names = list(dict.fromkeys(metrics))
+    names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     for name in names:
         metric = find_metric(name)
         if metric.reruns or metric.region or not metric.controls:
@@ -58,13 +67,13 @@ def evaluate(
             raise Refused(
                 f"{name} {needs}, so stored maps are not sufficient. Use explainers.evaluate or another metric."
             )
-    rows = _sample(finished_run, images, seed)
-    sentences = find_sentences(finished_run.settings, finished_run.model)
-    similarity = embed(finished_run.model, sentences)[1] if sentences else None
+    rows = _sample(run, images, seed)
+    sentences = find_sentences(run.settings, run.model)
+    similarity = embed(run.model, sentences)[1] if sentences else None
     place = devices.choose(device)
-    if warning := devices.compare(finished_run.model, place):
+    if warning := devices.compare(run.model, place):
         warnings.warn(warning, stacklevel=2)
-    network = finished_run.model.network.to(place)
+    network = run.model.network.to(place)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -72,17 +81,17 @@ def evaluate(
         maps = [torch.from_numpy(map_of(row)) for row, _ in batch]
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
         target = [row["target_index"] for row, _ in batch] if similarity is None else similarity
-        options["score"] = finished_run.model.score_kind
+        options["score"] = run.model.score_kind
         evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches
-        if report is not None:
-            report(start + len(batch), len(rows))
+        if progress is not None:
+            progress(start + len(batch), len(rows))
     evaluation = _merge(evaluations)
-    result = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision, "device": str(place)}
-    result["verdict"] = evaluation.verdict.sentence
+    result: dict[str, Any] = {"images": len(rows), "steps": steps, "seed": seed, "precision": precision}
+    result |= {"device": str(place), "verdict": evaluation.verdict.sentence}
     result["metrics"] = {name: _summarize(evaluation, name) for name in names}
-    open_store(finished_run.data.folder).write(FILE, json.dumps(result, indent=1).encode())
-    return result
+    run.data.store.write(FILE, json.dumps(result, indent=1).encode())
+    return EvaluationResult(f"{str(run.data.folder).rstrip('/')}/{FILE}", **result)
 
 
 def _sample(finished_run: FinishedRun, count: int, seed: int) -> list[tuple[dict[str, Any], torch.Tensor]]:

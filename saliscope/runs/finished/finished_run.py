@@ -138,7 +138,10 @@ class FinishedRun:
 
     def image(self, path: str, digest: str | None = None) -> Image.Image | None:
         """Return the image of a row, or None if it does not exist anymore or has changed; as `read`."""
-        data = self.read(path, digest)
+        return self.decode(self.read(path, digest))
+
+    def decode(self, data: bytes | None) -> Image.Image | None:
+        """Return the image in the bytes of a file, or None if it cannot be decoded."""
         try:
             return None if data is None else self._decode(data)
         except (ValueError, OSError):

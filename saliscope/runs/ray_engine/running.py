@@ -1,17 +1,24 @@
-"""The process that starts the run: it holds the lock, and writes the rows if the workers cannot write to the folder.
+"""The process that starts the run, and the one that it starts, which is connected to the cluster.
 
-Ray is only used in that other process. It can therefore be restarted if the cluster has shrunk, and Ray's output stays
-in its own logs.
+The first one holds the lock, and writes the rows if the workers cannot write to the folder. Ray is only used in the
+other one, which sends the results. It can therefore be restarted if the cluster has shrunk, and Ray's output stays in
+its own logs. Ray copies the running code to the machines of a cluster, which do not need Saliscope.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import multiprocessing
+import os
+import pickle
+import socket
 import sys
 import sysconfig
-import warnings
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,15 +31,19 @@ import saliscope
 from saliscope import install, resources
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
-from saliscope.runs.ray_engine.driver import LOST, drive
-from saliscope.runs.ray_engine.stages import PATIENCE, End, Task, Workers
-from saliscope.runs.run import Detail, Job, Report, Summary, complete
-from saliscope.runs.shards.planning import PARTITION
-from saliscope.runs.sources import Partition
+from saliscope.runs.items import Item, is_local, reason_of
+from saliscope.runs.job import Collector, Detail, Job, Report, Summary, complete
+from saliscope.runs.ray_engine.stages import LISTING, PATIENCE, READING, Task, Workers, picklable, results
+from saliscope.runs.stores import SETTINGS, WORK, LocalStore
 
 ATTEMPTS = 3
 """Tasks without any result, one after the other, after which the run ends."""
 AGAIN = "Run the same command again."
+SHARE = 0.8
+"""Fraction of the CPUs that explain; the others decode."""
+PACKAGES = tuple(str(Path(str(package.__file__)).parent) for package in (saliscope, explainers))
+LOST = "lost"
+"""Sent last if machines were lost and the others could not take over their work."""
 
 
 def run(
@@ -61,9 +72,9 @@ def run(
     if actors.cpus is None:
         actors = replace(actors, cpus=1 if actors.resolve(0).gpus else torch.get_num_threads())
 
-    def work() -> tuple[int, list[int]]:
+    def work(collector: Collector) -> None:
         out = str(job.shards.folder if not job.shards.store.local else Path(job.shards.folder).absolute())
-        collector, vain = Collector(job, report, detail), 0
+        vain = 0
         while partitions := collector.start():
             if vain == ATTEMPTS:
                 raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
@@ -72,9 +83,8 @@ def run(
             for result in _receive(task):
                 collector.add(result)
             vain = vain + 1 if collector.new == before else 0
-        return collector.new, collector.numbers()
 
-    return complete(job, work)
+    return complete(job, report, detail, work)
 
 
 def _receive(task: Task) -> Iterator[dict[str, Any]]:
@@ -124,7 +134,7 @@ def _user_modules() -> list[ModuleType]:
     """
     paths = sysconfig.get_paths()
     folders = {Path(paths[kind]).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {Path(str(package.__file__)).resolve().parent for package in (saliscope, explainers)}
+    folders |= {Path(package).resolve() for package in PACKAGES}
 
     def is_installed(file: Path) -> bool:
         if not file.is_absolute():  # modules that torch makes, such as torch.ops
@@ -149,72 +159,181 @@ def _end(process: Any) -> None:
         process.join()
 
 
-class Collector:
-    """Takes the results of the cluster, in any order: writes rows, or notes what the workers have written."""
+# The process that is connected to the cluster
 
-    def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
-        self.job, self.report, self.detail = job, report, detail
-        self.new = 0
-        self.finished = 0
-        """Images of batches that were finished before."""
-        self._ends: dict[int, End] = {}
-        self._known = job.listing.count
-        if self._known is not None:
-            self.finished = self._known - job.count_missing()
-        self._warned: set[str] = set()
 
-    def start(self) -> list[tuple[int, Partition]]:
-        """Start a task: return the partitions that are not finished, with their numbers."""
-        return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
+def drive(pipe: Any, pickled: bytes) -> None:
+    """Send every result, followed by None, LOST or an error. This is the main function of a process."""
+    _silence()
+    try:
+        task: Task = pickle.loads(pickled)
+        with connect(task.address), _watch(pipe, task.patience) as send:
+            fitted = replace(task, workers=fit(task.workers), out=_shared(task.out))
+            _check_files(next(task.partitions[0][1](), []))
+            for result in results(fitted):
+                send(result)
+            send(None)
+    except (BrokenPipeError, KeyboardInterrupt):  # the process that started this one has ended
+        return
+    except Exception as error:
+        pipe.send(_to_sendable(error))
 
-    def _is_finished(self, partition: int) -> bool:
-        return partition in self._ends and all(map(self.job.shards.is_committed, self._numbers(partition)))
 
-    def _numbers(self, partition: int) -> range:
-        first = partition * PARTITION
-        return range(first, first + self._ends[partition].shards)
+def _silence() -> None:
+    """Redirect the output of Ray's processes, which is also in Ray's logs."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
 
-    def numbers(self) -> list[int]:
-        """Return the numbers of all shards in order."""
-        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
 
-    def add(self, result: dict[str, Any]) -> None:
-        """Take one result.
+def _to_sendable(error: Exception) -> Exception:
+    import ray  # ray is an extra
 
-        Errors   those of the workers
-        """
-        if "error" in result:
-            raise result["error"]
-        if "end" in result:
-            end: End = result["end"]
-            if self._known is None and end.partition not in self._ends:
-                self.finished += end.finished
-            self._ends[end.partition] = end
-        elif "commit" in result:
-            self.job.shards.check_lock()
-            self.job.shards.add_shard(result["shard"], result["commit"])
-        else:
-            self._add_batch(result)
+    if isinstance(error, ray.exceptions.RayError):
+        reason = str(error).strip().splitlines()[-1]
+        return Refused(f"The Ray cluster failed: {reason}. Finished batches are kept. Run the same command again.")
+    return picklable(error)
 
-    def _add_batch(self, result: dict[str, Any]) -> None:
-        shard, index = result["shard"], result["index"]
-        if (warning := result.get("warning")) and warning not in self._warned:
-            self._warned.add(warning)
-            warnings.warn(warning, stacklevel=2)
-        shards, finished = self.job.shards, self.job.shards.finished
-        if index >= 0:
-            if shard in finished.shards or index in finished.batches.get(shard, ()):
-                return
-            if not result["closes"]:  # otherwise a worker has written the rows, and writes the shard
-                shards.write_batch(shard, index, result["rows"], result["stamp"])
-            self.new += result["count"]
-        if finished.add(result) and not result["closes"]:
-            self.job.close(shard, result["batches"])
-        if index >= 0:
-            self._show(result)
 
-    def _show(self, result: dict[str, Any]) -> None:
-        if self.detail is not None:
-            self.detail(result["errors"], result["shard"] % PARTITION + 1, self.job.count())
-        if self.report is not None:
-            self.report(self.finished + self.new, self._known)
+@contextmanager
+def connect(address: str | None) -> Iterator[None]:
+    """Connect to a cluster for the duration of the block.
+
+    Errors   Refused if the address does not respond
+    """
+    _check_answers(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray  # ray is an extra
+
+    own: dict[str, Any] = {"address": address}
+    if address is None:
+        own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
+    try:
+        modules = {"py_modules": [*PACKAGES], "excludes": ["__pycache__"]}
+        ray.init(**own, runtime_env=modules, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = address or "this machine"
+        raise Refused(f"Cannot connect to a Ray cluster at {where}: {reason_of(error)}.") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str | None) -> None:
+    """Check an address in seconds; Ray itself retries for minutes and then ends the process.
+
+    Errors   Refused if it does not respond
+    """
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise Refused(
+            f"Cannot connect to a Ray cluster at {address}: {error}. Use host:port of its head node, or auto."
+        ) from None
+
+
+@contextmanager
+def _watch(pipe: Any, patience: float) -> Iterator[Any]:
+    """Yield a function that sends. If a machine is lost and nothing is sent for `patience` seconds, send LOST and exit.
+
+    Ray restarts the actors of a lost machine on other machines; if there are not enough resources, it waits forever.
+    """
+    machines, lock = _machines(), threading.Lock()
+    last, over = [time.monotonic()], threading.Event()
+
+    def send(message: Any) -> None:
+        with lock:
+            pipe.send(message)
+            last[0] = time.monotonic()
+
+    def check() -> None:
+        while not over.wait(1):
+            if time.monotonic() - last[0] > patience and _is_one_lost(machines):
+                with lock:
+                    pipe.send(LOST)
+                    os._exit(0)  # a wait of Ray Data cannot be interrupted
+
+    threading.Thread(target=check, daemon=True).start()
+    try:
+        yield send
+    finally:
+        over.set()
+
+
+def _is_one_lost(machines: set[str]) -> bool:
+    try:
+        return bool(machines - _machines())
+    except Exception:  # the head does not respond
+        return True
+
+
+def _machines() -> set[str]:
+    import ray  # ray is an extra
+
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+
+def fit(workers: Workers) -> Workers:
+    """Return as many workers as the cluster has resources for, in addition to the tasks that read.
+
+    Errors   Refused if there are not enough resources for one worker
+    """
+    import ray  # ray is an extra
+
+    resources = ray.cluster_resources()
+    cpus, gpus, own = resources.get("CPU", 0), resources.get("GPU", 0), workers.cpus or 1
+    workers = workers.resolve(gpus)
+    reading = READING + 2 * LISTING
+    if cpus < own + reading or gpus < workers.gpus:
+        raise Refused(
+            f"The cluster is too small (CPUs: {cpus:g}, GPUs: {gpus:g}): a worker needs {own:g} CPUs and "
+            f"{workers.gpus:g} GPUs, reading needs {reading:g} CPUs. Add machines, or use smaller workers."
+        )
+    limit = int((cpus - reading) / own)
+    limit = min(limit, int(gpus / workers.gpus)) if workers.gpus else max(1, min(limit, int(cpus * SHARE / own)))
+    most = min(workers.most or limit, limit)
+    return replace(workers, most=most, least=min(workers.least, most), cpus=own)
+
+
+def _shared(out: str | None) -> str | None:
+    """Return the folder of a run if every machine of the cluster can write to it, or None: rows are then sent back."""
+    if out is None or not is_local(out):
+        return out
+    expected = LocalStore(out).read(SETTINGS)
+
+    def has(out: str) -> bool:
+        return LocalStore(out).read(SETTINGS) == expected and os.access(os.path.join(out, WORK), os.W_OK)
+
+    return out if all(found for _, found in _on_every_machine(has, out)) else None
+
+
+def _on_every_machine(function: Callable[[str], bool], argument: str) -> Iterator[tuple[str, bool]]:
+    """Yield the address of each machine of the cluster, and the result of a function on it."""
+    import ray  # ray is an extra
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # as above
+
+    remote = ray.remote(num_cpus=0)(function)
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+            yield node["NodeManagerAddress"], ray.get(remote.options(scheduling_strategy=there).remote(argument))
+
+
+def _check_files(items: list[Item]) -> None:
+    """Check that every machine of the cluster can read the images that this machine can read.
+
+    Errors   Refused
+    """
+    here = [item.url for item in items if is_local(item.url) and os.path.exists(item.url)]
+    if not here:
+        return
+    for machine, found in _on_every_machine(os.path.exists, here[0]):
+        if not found:
+            raise Refused(
+                f"Machine {machine} of the cluster cannot read {here[0]}. Put the images on a disk that all machines "
+                "share, or use the address of a store, such as s3://…"
+            )

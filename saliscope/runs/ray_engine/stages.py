@@ -17,10 +17,9 @@ import torch
 
 from saliscope.runs.decoding import Decode, ImageReader
 from saliscope.runs.explaining import Explainer
-from saliscope.runs.items import Item
-from saliscope.runs.run import count_errors, count_rows
+from saliscope.runs.job import explained
 from saliscope.runs.settings import Classes, Settings
-from saliscope.runs.shards.planning import Finished, Stamp, plan
+from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.sources import Partition
 from saliscope.runs.stores import open_store
@@ -65,28 +64,6 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """An unfinished batch of a shard with a number of `batches`.
-
-    If all of them are finished, the shard only has to be written: the index is -1, and there are no images.
-    """
-
-    shard: int
-    index: int
-    items: list[Item]
-    batches: int
-
-
-@dataclass(frozen=True)
-class End:
-    """The end of a partition: its number of shards, and its images in batches that were already finished."""
-
-    partition: int
-    shards: int
-    finished: int
-
-
-@dataclass(frozen=True)
 class Task:
     """What to explain, and how. `out` is the folder or URL of the run if the workers write the rows, or None if they
     send them back.
@@ -104,23 +81,6 @@ class Task:
     out: str | None = None
 
 
-def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
-    """Yield the unfinished batches of a partition in order, and its end.
-
-    Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
-    """
-    shards = done = 0
-    for shard in plan(number, partition(), settings.shard, settings.batch_size):
-        missing = finished.missing(shard)
-        done += len(shard) - sum(len(items) for _, items in missing)
-        for index, items in missing:
-            yield Batch(shard.number, index, items, len(shard.batches))
-        if not missing and shard.number not in finished.shards:
-            yield Batch(shard.number, -1, [], len(shard.batches))
-        shards += 1
-    yield End(number, shards, done)
-
-
 def picklable(error: Exception) -> Exception:
     """Return the error if it can be pickled, or else a RuntimeError with its message."""
     try:
@@ -133,7 +93,7 @@ def picklable(error: Exception) -> Exception:
 def results(task: Task) -> Iterator[dict[str, Any]]:
     """Yield the results of the stages in the order of completion.
 
-    A batch has what `_describe` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
+    A batch has what `Batch.result` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
     does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
     """
     import ray  # ray is an extra
@@ -167,9 +127,9 @@ def build(task: Task) -> Dataset:
     workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
     one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
     # Different numbers of CPUs keep Ray from running two stages in one task.
-    data = ray.data.read_datasource(
-        _source(task), num_cpus=LISTING, override_num_blocks=min(len(task.partitions), GROUPS)
-    )
+    groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
+    data = ray.data.from_arrow([_row(group) for group in groups])
+    data = data.map_batches(_make_lister(task), num_cpus=LISTING, **one)
     data = data.map_batches(_make_decoder(task), num_cpus=READING, **one)
     data = data.map_batches(
         Explain,  # Ray runs a class as an actor
@@ -185,54 +145,28 @@ def build(task: Task) -> Dataset:
     return data
 
 
-def _source(task: Task) -> Any:
-    """Return the source as a data source of Ray, with a task for each partition."""
+def _make_lister(task: Task) -> Callable[[pa.Table], Iterator[pa.Table]]:
     import ray  # ray is an extra
-    from ray.data.block import BlockMetadata  # as above
 
     finished, settings = ray.put(task.finished), task.settings
-    groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
 
-    class Images(ray.data.Datasource):  # its name is in the dashboard
-        """Lists the partitions of the source."""
-
-        def estimate_inmemory_data_size(self) -> None:
-            """Return nothing: it is not known."""
-
-        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:
-            """Return a task for each group of partitions."""
-            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-            return [ray.data.ReadTask(_make_lister(group, settings, finished), metadata) for group in groups]
-
-    return Images()
-
-
-def _make_lister(group: Any, settings: Settings, finished: Any) -> Callable[[], Iterator[pa.Table]]:
-    def list_images() -> Iterator[pa.Table]:
-        import ray  # ray is an extra
-
+    def list_images(row: pa.Table) -> Iterator[pa.Table]:
         known = ray.get(finished)
-        for number, partition in group:
+        for number, partition in _load(row):
             try:
                 for found in list_partition(number, partition, settings, known):
                     if isinstance(found, End):
                         yield _row({"end": found})
-                    elif not found.items:
-                        yield _row(_describe(found))
                     else:
-                        yield _row(found)
+                        yield _row(found if found.items else found.result())
             except Exception as error:  # the source cannot be listed
                 yield _row({"error": picklable(error)})
 
     return list_images
 
 
-def _describe(batch: Batch) -> dict[str, Any]:
-    return {"shard": batch.shard, "index": batch.index, "batches": batch.batches, "count": len(batch.items)}
-
-
 def _row(value: Any) -> pa.Table:
-    """Return a row of Ray Data: a batch, its description with the decoded images, or a result, which others pass on."""
+    """Return a row of Ray Data: partitions, a batch, its result with the decoded images, or a result to pass on."""
     return pa.table({"value": pa.array([pickle.dumps(value)], pa.large_binary())})
 
 
@@ -245,7 +179,7 @@ def _make_decoder(task: Task) -> Callable[[pa.Table], pa.Table]:
 
     def decode_images(row: pa.Table) -> pa.Table:
         batch = _load(row)
-        return _row((_describe(batch), reader[batch.items])) if isinstance(batch, Batch) else row
+        return _row((batch.result(), reader[batch.items])) if isinstance(batch, Batch) else row
 
     return decode_images
 
@@ -272,8 +206,7 @@ class Explain:
             rows = self._explain(decoded)
         except Exception as error:
             return _row({"error": picklable(error)})
-        written = {"errors": count_errors(rows), "stamp": Stamp.of(decoded.items), "rows": rows}
-        return _row({**result, "warning": self._warning, **written})
+        return _row({**result, "warning": self._warning, **explained(decoded, rows)})
 
 
 def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
@@ -298,9 +231,7 @@ def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[st
     """
     files = ShardFiles(open_store(out))
     try:
-        rows, stamp = files.merge(shard, batches)
-        commit = count_rows(stamp, rows, Classes(names))
-        files.commit(shard, batches, commit)
+        commit = files.close(shard, batches, Classes(names))
     except Exception as error:
         # A task of a process that has given up may have written the shard and deleted its batches.
         found = files.read_commit(shard)

@@ -221,15 +221,15 @@ def _images(page: Context, border: Floats, clusters: list[Cluster]) -> list[dict
             if page.features is not None:
                 page.features.add(done, original)
         correct = int(columns.correct[row])
-        entry = {"path": record["path"], "probability": summary.as_numbers(record["probability"])}
+        entry = {"path": record["path"], "probability": formats.as_numbers(record["probability"])}
         entry |= {name: getattr(columns, name)[row] for name in ("label", "prediction", "target")}
         entry |= {"correct": None if correct < 0 else bool(correct)}
         entry |= {"findings": record["findings"] or [], "texts": record["finding_texts"] or [], "image": image}
-        top = [[page.class_name(entry_), summary.as_numbers(entry_["probability"])] for entry_ in record["top5"] or []]
+        top = [[page.class_name(entry_), formats.as_numbers(entry_["probability"])] for entry_ in record["top5"] or []]
         entry |= {"top": top, "w": width, "h": height}
-        entry |= {name: summary.as_numbers(record[name]) for name in ("label_probability", "score")}
+        entry |= {name: formats.as_numbers(record[name]) for name in ("label_probability", "score")}
         if values is not None:
-            entry |= {"map": page.add_map(values), "border": summary.as_numbers(float(border[row]))}
+            entry |= {"map": page.add_map(values), "border": formats.as_numbers(float(border[row]))}
             entry["cluster"] = cluster_of.get(row)
         if address is not None:
             entry["link"], entry["known"] = address.of(record)

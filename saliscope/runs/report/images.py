@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 import explainers
+from saliscope.images.pixels import encode
 from saliscope.runs.report.analysis.maps import pool
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
@@ -22,8 +21,6 @@ QUALITY = 78
 WHOLE = 11_000_000
 """Bytes of all images in total; base64 adds a third."""
 MOST_EACH = 40_000
-BATCH = 2
-"""Mistakes whose maps are computed together; eight need 160 MB more memory."""
 
 Read = Callable[[str], "Image.Image | None"]
 
@@ -39,9 +36,7 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
         size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-        file = io.BytesIO()
-        image.resize(size, Image.Resampling.LANCZOS).save(file, "WEBP", quality=QUALITY, method=2)
-        data = file.getvalue()
+        data = encode(image.resize(size, Image.Resampling.LANCZOS), "WEBP", quality=QUALITY, method=2)
         if len(data) <= budget:
             break
     return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
@@ -49,10 +44,8 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
 
 def data_address(pixels: Floats | None) -> str:
     """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
-    file = io.BytesIO()
-    if pixels is not None:
-        Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    data = b"" if pixels is None else encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
+    return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
 def budget(count: int) -> int:
@@ -74,31 +67,22 @@ def map_pairs(
     `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
     row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
     """
-    for start in range(0, len(rows), BATCH):
-        part = [(start + k, row, read(row["path"])) for k, row in enumerate(rows[start : start + BATCH])]
-        readable = [(k, row, image) for k, row, image in part if image is not None]
-        if not readable:
-            continue
-        computed = {}
-        for name in ("prediction_index", "label_index"):
-            missing = [(k, row, image) for k, row, image in readable if row[name] != row["target_index"]]
-            if missing:
-                images, targets = [image for _, _, image in missing], [row[name] for _, row, _ in missing]
-                missing_maps = _explain(images, targets, model, settings)
-                for (k, row, _), values in zip(missing, missing_maps, strict=True):
-                    computed[k, name] = pool(values, maps[row["row"]].shape)
-        for k, row, _ in readable:
-            own = maps[row["row"]]
-            yield k, (computed.get((k, "prediction_index"), own), computed.get((k, "label_index"), own))
+    for k, row in enumerate(rows):
+        own, image = maps[row["row"]], read(row["path"])
+        if image is not None:
+            predicted, expected = (
+                own if index == row["target_index"] else pool(_explain(image, index, model, settings), own.shape)
+                for index in (row["prediction_index"], row["label_index"])
+            )
+            yield k, (predicted, expected)
 
 
-def _explain(images: list[Image.Image], targets: list[int], model: Model, settings: Mapping[str, Any]) -> Floats:
-    """Return the maps `[n, h, w]` of these classes."""
+def _explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
+    """Return the map `[h, w]` of this class."""
     method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()
-    inputs = torch.cat([model.prepare(image) for image in images])
-    inputs = inputs.to(next(model.network.parameters()).device)
-    explanation = explainers.explain(settings["method"], model.network, inputs, targets, compare=False, **options)
-    values = explanation.placed.float().cpu().numpy().astype(float)
+    inputs = model.prepare(image).to(next(model.network.parameters()).device)
+    explanation = explainers.explain(settings["method"], model.network, inputs, target, compare=False, **options)
+    values = explanation.placed[0].float().cpu().numpy().astype(float)
     values = np.where(np.isfinite(values), values, 0.0)
     return np.abs(values) if method.by_size else values

@@ -21,6 +21,9 @@ from saliscope.runs.sources.location import Location, open_location, suffix
 
 MOST = 100
 """Maximum number of columns."""
+SPELLINGS = [each for name in lists.PATHS for each in (name, name.capitalize(), name.title(), name.upper())]
+TEXTS = csv.ConvertOptions(column_types={name: pa.string() for name in SPELLINGS}, strings_can_be_null=True)
+"""Paths are read as text, although their names may be numbers or dates."""
 
 
 def of_source(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
@@ -72,19 +75,9 @@ def _read_table(location: Location) -> pa.Table:
                 raise Refused(f"{location.source} is not a CSV, JSON-lines or Parquet file.")
             first = location.start(name).decode("utf-8", "replace")
             options = csv.ParseOptions(delimiter=lists.delimiter(name, first), newlines_in_values=True)
-            return csv.read_csv(file, parse_options=options, convert_options=_texts(first, options.delimiter))
+            return csv.read_csv(file, parse_options=options, convert_options=TEXTS)
     except pa.ArrowException as error:
         raise Refused(f"Cannot read {location.source}: {str(error).splitlines()[0]}") from None
-
-
-def _texts(start: str, delimiter: str) -> object:
-    """Return the options that read paths as text, although their names may be numbers or dates."""
-    header = [
-        name.strip().strip('"') for name in start.lstrip("\ufeff").split("\n", 1)[0].rstrip("\r").split(delimiter)
-    ]
-    return csv.ConvertOptions(
-        column_types={name: pa.string() for name in header if name.lower() in lists.PATHS}, strings_can_be_null=True
-    )
 
 
 def _refuse_repeated(source: str, keys: pa.Array) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.runs.items import Item
+from saliscope.runs.settings import Settings
+from saliscope.runs.sources import Partition
 
 PARTITION = 10**9
 """Numbers of shards in a partition. Shard k of partition p has the number p * PARTITION + k."""
@@ -121,7 +123,7 @@ class Finished:
             )
 
     def add(self, result: Mapping[str, Any]) -> bool:
-        """Note the batch of a result of Ray, which may arrive twice; return whether its shard can be written."""
+        """Note the batch of a result, which may arrive twice from Ray; return whether its shard can be written."""
         if result["shard"] in self.shards:
             return False
         known = self.batches.setdefault(result["shard"], {})
@@ -139,3 +141,49 @@ class Finished:
                 f"The source has changed since the run in {self.folder!r} was started: it has fewer images now, and "
                 f"{len(others)} finished shards are left over. Restore the source, or choose another folder."
             )
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An unfinished batch of a shard with a number of `batches`.
+
+    If all of them are finished, the shard only has to be written: the index is -1, and there are no images.
+    """
+
+    shard: int
+    index: int
+    items: list[Item]
+    batches: int
+    finished: int = 0
+    """Images of the partition up to this shard that were finished before."""
+
+    def result(self) -> dict[str, Any]:
+        """Return the result of the batch without its rows."""
+        names = ("shard", "index", "batches", "finished")
+        return {name: getattr(self, name) for name in names} | {"count": len(self.items)}
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a partition: its number of shards, and its images in batches that were already finished."""
+
+    partition: int
+    shards: int
+    finished: int
+
+
+def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
+    """Yield the unfinished batches of a partition in order, and its end.
+
+    Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
+    """
+    shards = done = 0
+    for shard in plan(number, partition(), settings.shard, settings.batch_size):
+        missing = finished.missing(shard)
+        done += len(shard) - sum(len(items) for _, items in missing)
+        for index, items in missing:
+            yield Batch(shard.number, index, items, len(shard.batches), done)
+        if not missing and shard.number not in finished.shards:
+            yield Batch(shard.number, -1, [], len(shard.batches), done)
+        shards += 1
+    yield End(number, shards, done)

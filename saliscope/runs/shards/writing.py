@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.settings import FORMAT, check_format, differences
+from saliscope.runs.settings import FORMAT, Classes, check_format, differences
 from saliscope.runs.shards.locks import LEASE, FileLock, Lease, take_lock
 from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
 from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
@@ -92,13 +93,24 @@ class ShardFiles:
         labels = [label for stamp in stamps for label in stamp.labels]
         return table, Stamp(digest_of(stamp.digest for stamp in stamps), labels)
 
-    def commit(self, shard: int, batches: int, counts: Counts) -> None:
-        """Write the commit of a shard, and delete its batches.
+    def close(self, shard: int, batches: int, classes: Classes) -> dict[str, Any]:
+        """Write the Parquet file and the commit of a shard whose batches are all finished; return the commit.
 
-        Errors   Refused if the disk is full, or the store cannot be written
+        It has the counts of the shard, the number of readable images of each class by label, and its hash.
+
+        Errors   as of `merge`
         """
-        self.store.write(commit_name(shard), json.dumps(dict(counts)).encode())
+        rows, stamp = self.merge(shard, batches)
+        labeled = Counter(classes.find(label) for label in stamp.labels)
+        errors = rows.filter(rows["error"].is_valid())
+        labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
+        wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
+        counts = {"looked_at": len(stamp.labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
+        known = {str(index): count for index, count in labeled.items() if index is not None and count}
+        commit = {"counts": counts, "labeled": known, "listing": stamp.digest}
+        self.store.write(commit_name(shard), json.dumps(commit).encode())
         self.store.delete(batch_name(shard, batch) for batch in range(batches))
+        return commit
 
     def read_commit(self, shard: int) -> dict[str, Any] | None:
         """Return the commit of a shard, or None if it does not exist."""
@@ -250,10 +262,6 @@ class Shards(ShardFiles):
             return Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata).digest
         except (pa.ArrowException, KeyError, ValueError, TypeError):
             return None
-
-    def is_committed(self, shard: int) -> bool:
-        """Return whether the commit of a shard exists."""
-        return shard in self.finished.shards
 
     def add_shard(self, shard: int, counts: Counts) -> None:
         """Note that a shard was committed, by this process or by a worker.

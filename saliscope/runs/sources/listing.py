@@ -19,7 +19,7 @@ from saliscope.runs.items import Item, is_local
 from saliscope.runs.sources import lists, tables, tars
 from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_depth, label_in, with_folder_labels
 from saliscope.runs.sources.location import Location, is_image, open_location, suffix
-from saliscope.runs.sources.partitions import WHOLE, Listing, Partition
+from saliscope.runs.sources.partitions import WHOLE, Listing
 
 SUPPORTED = (
     "Supported: a folder of images, folder/class/…, a CSV or Parquet list with a column path, a tar of images, "
@@ -59,14 +59,7 @@ def _known_if_small(listing: Listing) -> Listing:
         items = list(itertools.islice(listing, WHOLE + 1))
         if len(items) > WHOLE:
             return listing
-    items = sorted(map(_as_text, items), key=lambda item: item.path)
-    return Listing.of(items, listing.kind)
-
-
-def _as_text(item: Item) -> Item:
-    """Return the item with a label that is valid UTF-8, so that it can be written to a table."""
-    label = None if item.label is None else Location.to_text(item.label)
-    return item if label == item.label else replace(item, label=label)
+    return Listing.of(_sorted(items), listing.kind)
 
 
 def _list_file(location: Location, name: str) -> Listing:
@@ -80,7 +73,7 @@ def _list_file(location: Location, name: str) -> Listing:
     if kind == "image":
         return Listing.of([Item(name, None, location.url(name))], "folder")
     if kind == "list":
-        return _lazy("list", partial(_list_entries, location, name))
+        return Listing((partial(lists.blocks, location, name),), kind)
     if packed:
         raise Refused(
             f"{location.source} is compressed ({packed[0]}), so its images cannot be read one by one. "
@@ -100,15 +93,6 @@ def file_kind(location: Location, start: bytes) -> str | None:
     if is_image(location.name):
         return "image"
     return "list" if start and (suffix(location.name) in lists.SUFFIXES or lists.is_text(start)) else None
-
-
-def _lazy(kind: str, partition: Partition) -> Listing:
-    return Listing((partition,), kind)
-
-
-def _list_entries(location: Location, name: str) -> Iterator[list[Item]]:
-    for block in lists.blocks(location, name):
-        yield list(map(_as_text, block))
 
 
 def _list_images(location: Location, depth: int | None) -> Iterator[list[Item]]:
@@ -156,8 +140,8 @@ def _small_folder(location: Location, names: list[str], images: list[str]) -> Li
         others = [name for name in images if location.to_text(name) not in listed]
         labels: dict[str, str] = {}
     else:
-        others, labels = images, folder_labels(images)
-    items = [Item(location.to_text(name), labels.get(name), location.url(name)) for name in others]
+        others, labels = images, folder_labels(list(map(location.to_text, images)))
+    items = [Item(text := location.to_text(name), labels.get(text), location.url(name)) for name in others]
     return Listing.of([*listed.values(), *items], "huggingface" if listed else "folder")
 
 
@@ -168,7 +152,7 @@ def _large_folder(location: Location) -> Listing:
         names = list(_relevant(location))
         if _list_metadata(location, names):
             return _small_folder(location, names, list(filter(is_image, names)))
-    return _lazy("folder", partial(_list_images, location, depth))
+    return Listing((partial(_list_images, location, depth),), "folder")
 
 
 def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:

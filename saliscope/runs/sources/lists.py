@@ -211,6 +211,7 @@ def _items(location: Location, name: str, entries: list[Entry], before: int) -> 
         if not path:
             raise Refused(f"Entry {number} of {location.source} has no path. Add it or remove the entry.")
         plain = posixpath.normpath(path) if is_local(path) else path
+        label = None if label is None else location.to_text(label)
         former = items.get(plain)
         if former and former.label != label:
             raise Refused(

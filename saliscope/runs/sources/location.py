@@ -109,7 +109,7 @@ class Location:
     @staticmethod
     def to_text(name: str) -> str:
         """Return a file name as valid UTF-8: other bytes are written as \\udc.., so that a table can contain them."""
-        return name.encode("utf-8", "backslashreplace").decode()
+        return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
 
 
 def open_location(source: str) -> Location:
@@ -189,12 +189,7 @@ def list_local(root: str, inside: str = "") -> list[str]:
                 names.append(f"{inside}{entry.name}/")
             elif entry.is_file() or not os.path.exists(entry.path):  # a link to a missing file cannot be read
                 names.append(inside + entry.name)
-    return sorted(names, key=_text)
-
-
-def _text(name: str) -> str:
-    """Return the name as it is written to the rows, whose order counts."""
-    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
+    return sorted(names, key=Location.to_text)
 
 
 def walk_local(root: str, inside: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
@@ -224,7 +219,7 @@ def list_store(fs: Any, root: str, inside: str = "") -> list[str]:
     cache = getattr(fs, "dircache", None)
     if cache is not None:
         cache.pop(folder, None)  # it would keep all names of the store
-    return sorted(names, key=_text)
+    return sorted(names, key=Location.to_text)
 
 
 def walk_store(fs: Any, root: str, inside: str = "") -> Iterator[str]:

@@ -37,30 +37,22 @@ def with_images(location: Location, names: list[str]) -> list[str]:
     """Return the tables with a column of images.
 
     In each folder, tables after the first one with images are not checked, because there may be many shards.
+
+    Errors   Refused for a damaged table, unless there are image files
     """
-    tables: list[str] = []
-    folders: dict[str, bool] = {}
+    tables, folders, image_files = list[str](), dict[str, bool](), any(map(is_image, names))
     for name in names:
         if suffix(name) in SUFFIXES and not posixpath.basename(name).startswith("cache-"):
             folder = posixpath.dirname(name)
             if not folders.get(folder):
-                folders[folder] = _may_have_images(location, name, image_files=any(map(is_image, names)))
-            if folders[folder]:
+                try:
+                    folders[folder] = has_images(location, name)
+                except Refused:
+                    if not image_files:
+                        raise
+            if folders.get(folder):
                 tables.append(name)
     return tables
-
-
-def _may_have_images(location: Location, name: str, image_files: bool) -> bool:
-    """Return `has_images`, or False for a damaged table if the folder contains `image_files`.
-
-    Errors   Refused for a damaged table in a folder without image files
-    """
-    try:
-        return has_images(location, name)
-    except Refused:
-        if image_files:
-            return False
-        raise
 
 
 def list_images(location: Location, name: str, first: str) -> list[Item]:

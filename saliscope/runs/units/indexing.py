@@ -22,8 +22,9 @@ from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
+from saliscope.runs.job import Report, versions
 from saliscope.runs.results import IndexResult
-from saliscope.runs.run import Report, default_workers, versions
+from saliscope.runs.run import default_workers
 from saliscope.runs.settings import FORMAT, PREDICTED, Classes
 from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
@@ -204,11 +205,12 @@ def write_index(
         before = state.done
         if workers is None:
             workers = default_workers(len(job.items) - before)
+        steps = _Steps(job, state, decode, workers, device, report)
         try:
-            _Indexing(job, state, report).run(decode, workers, device)
-            _label(job, state, decode, workers, device, report)
-            _synthesize(job, state, report)
-            counts = _write_tables(job, state, decode, workers, report_photos)
+            steps.index()
+            steps.label()
+            steps.synthesize()
+            counts = steps.write_tables(report_photos)
         except BaseException:
             if state.index is not None:
                 store.write(STATE, state.to_bytes())
@@ -237,35 +239,47 @@ def _read_state(store: Store) -> State:
         return State()
 
 
-class _Indexing:
-    """One pass over the images that are not in the state yet."""
+class _Steps:
+    """Completes the state of an index step by step, and writes its tables. The report counts the work of all steps."""
 
-    def __init__(self, job: IndexJob, state: State, report: Report | None) -> None:
+    def __init__(
+        self, job: IndexJob, state: State, decode: Decode, workers: int, device: str, report: Report | None
+    ) -> None:
         self.job, self.state, self.report = job, state, report
+        self.decode, self.workers, self.device = decode, workers, device
         self.before, self.read, self.written = state.index, state.done, time.monotonic()
         self.has_labels = job.labeler is not None or any(item.label is not None for item in job.items)
 
-    def run(self, decode: Decode, workers: int, device: str) -> None:
-        """Index the images.
+    def _keep(self, done: int, total: int) -> None:
+        """Report the progress, and write the state from time to time."""
+        if time.monotonic() - self.written > EVERY:
+            self.job.store.write(STATE, self.state.to_bytes())
+            self.written = time.monotonic()
+        if self.report is not None:
+            self.report(done, total)
+
+    def index(self) -> None:
+        """Index the images that are not in the state.
 
         Errors   Refused if no image can be read; those of `explainers`
         """
-        job, place = self.job, devices.choose(device)
-        batches = self._batches(decode, workers, place)
+        job, place = self.job, devices.choose(self.device)
+        batches = self._batches(place)
         options: dict[str, Any] = {"top": job.settings.top, "batch_size": job.settings.batch_size}
         if (first := next(batches, None)) is not None:
             network, images = job.model.network.to(place), itertools.chain([first], batches)
             layers = job.record["layers"]
-            index_units(network, images, layers, effects=job.effects, progress=self._keep, **options)
+            index_units(network, images, layers, effects=job.effects, progress=self._add, **options)
         self.state.done = self.read
         if self.state.index is None:
             why = next(iter(self.state.errors.values()), "")
             raise Refused(f"None of the {len(job.items)} images could be read. The first message: {why}")
 
-    def _batches(self, decode: Decode, workers: int, place: torch.device) -> Iterator[tuple[Tensor, list[int]]]:
+    def _batches(self, place: torch.device) -> Iterator[tuple[Tensor, list[int]]]:
         items, size, preparation = self.job.items, self.job.settings.batch_size, self.job.model.preparation
         parts = [items[start : start + size] for start in range(self.read, len(items), size)]
-        for batch in decode_batches(parts, decode, preparation, workers, devices.copies_asynchronously(place)):
+        pin = devices.copies_asynchronously(place)
+        for batch in decode_batches(parts, self.decode, preparation, self.workers, pin):
             positions = [self.read + k for k, error in enumerate(batch.errors) if error is None]
             found = zip(batch.items, batch.errors, strict=True)
             self.state.errors |= {item.path: error for item, error in found if error is not None}
@@ -273,7 +287,7 @@ class _Indexing:
             if positions:
                 yield devices.move(batch.images, place), positions
 
-    def _keep(self, batch: IndexedBatch) -> None:
+    def _add(self, batch: IndexedBatch) -> None:
         state = self.state
         if self.has_labels:
             chosen = batch.positions % self.job.step == 0
@@ -282,67 +296,54 @@ class _Indexing:
                 state.samples.setdefault(name, []).append(values[chosen])
         state.index = batch.index if self.before is None else self.before | batch.index
         state.done = self.read
-        if time.monotonic() - self.written > EVERY:
-            self.job.store.write(STATE, state.to_bytes())
-            self.written = time.monotonic()
-        if self.report is not None:
-            self.report(state.done, len(self.job.items))
+        self._keep(state.done, len(self.job.items))
 
+    def label(self) -> None:
+        """Add the words of the images for names that the state does not have."""
+        job, state = self.job, self.state
+        if job.labeler is None or not state.positions:
+            return
+        items = [job.items[k] for k in torch.cat(state.positions).tolist()]
+        left, size = items[len(state.words) :], job.settings.batch_size
+        for words in job.labeler.label(left, job.model.labels, self.decode, self.workers, self.device, size):
+            state.words += words
+            self._keep(len(job.items) + len(state.words), len(job.items) + len(items))
 
-def _label(job: IndexJob, state: State, decode: Decode, workers: int, device: str, report: Report | None) -> None:
-    """Add the words of the images for names that the state does not have. The report counts them after all images."""
-    if job.labeler is None or not state.positions:
-        return
-    items = [job.items[k] for k in torch.cat(state.positions).tolist()]
-    left, written = items[len(state.words) :], time.monotonic()
-    for words in job.labeler.label(left, job.model.labels, decode, workers, device, job.settings.batch_size):
-        state.words += words
-        if time.monotonic() - written > EVERY:
-            job.store.write(STATE, state.to_bytes())
-            written = time.monotonic()
-        if report is not None:
-            report(len(job.items) + len(state.words), len(job.items) + len(items))
+    def synthesize(self) -> None:
+        """Add the synthetic images that the state does not have."""
+        job, known = self.job, self.state.synthetic
+        assert self.state.index is not None, "checked by index"
+        counts = {name: len(units.mean) for name, units in self.state.index.layers.items()}
+        total = len(job.items) + sum(counts.values())
+        for layer, channels in counts.items() if job.settings.synthetic else ():
+            for images in tables.add_images(job.model, layer, channels, job.settings.synthetic, known.get(layer)):
+                known[layer] = images
+                self._keep(len(job.items) + sum(map(len, known.values())), total)
 
-
-def _synthesize(job: IndexJob, state: State, report: Report | None) -> None:
-    """Add the synthetic images that the state does not have. The report counts them after the images of the source."""
-    assert state.index is not None, "checked by _Indexing"
-    if not job.settings.synthetic:
-        return
-    counts = {name: len(units.mean) for name, units in state.index.layers.items()}
-    total = len(job.items) + sum(counts.values())
-    for layer, channels in counts.items():
-
-        def keep(images: Tensor, layer: str = layer) -> None:
-            state.synthetic[layer] = images
-            if report is not None:
-                report(len(job.items) + sum(map(len, state.synthetic.values())), total)
-
-        tables.add_images(job.model, layer, channels, job.settings.synthetic, state.synthetic.get(layer), keep)
-
-
-def _write_tables(job: IndexJob, state: State, decode: Decode, workers: int, report: Report | None) -> dict[str, int]:
-    """Write the tables, and return the counts."""
-    assert state.index is not None, "checked by _Indexing"
-    positions = torch.cat(state.positions).tolist() if state.positions else []
-    samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
-    if job.labeler is None:
-        names = tables.names_of([job.items[k].label for k in positions], job.model.labels)
-    else:
-        names = [None if word == NONE else [job.labeler.words[word]] for word in state.words]
-    units = tables.unit_table(state.index, samples, names)
-    if state.synthetic:
-        dead = units["dead"].to_pylist()
-        files = tables.to_webp(torch.cat([state.synthetic[name] for name in state.index.layers]), dead)
-        units = units.append_column("image", pa.array(files, pa.binary()))
-    about = job.record | {"indexed": state.index.count}
-    units = units.replace_schema_metadata({METADATA: json.dumps(about)})
-    top = tables.top_table(state.index, job.items)
-    top, photos = tables.add_thumbnails(top, job.items, decode, job.model.preparation, workers, report)
-    for name, table in ((tables.UNITS, units), (tables.TOP, top), (tables.PHOTOS, photos)):
-        job.store.write(name, tables.to_parquet(table))
-    counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
-    named = len(units) - units["name"].null_count
-    if job.labeler is not None:
-        counts |= {"tested": len(names), "labeled": len(names) - names.count(None)}
-    return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}
+    def write_tables(self, report: Report | None) -> dict[str, int]:
+        """Write the tables, and return the counts."""
+        job, state = self.job, self.state
+        assert state.index is not None, "checked by index"
+        positions = torch.cat(state.positions).tolist() if state.positions else []
+        samples = {name: torch.cat(parts) for name, parts in state.samples.items()}
+        if job.labeler is None:
+            names = tables.names_of([job.items[k].label for k in positions], job.model.labels)
+        else:
+            names = [None if word == NONE else [job.labeler.words[word]] for word in state.words]
+        units = tables.unit_table(state.index, samples, names)
+        if state.synthetic:
+            dead = units["dead"].to_pylist()
+            files = tables.to_webp(torch.cat([state.synthetic[name] for name in state.index.layers]), dead)
+            units = units.append_column("image", pa.array(files, pa.binary()))
+        about = job.record | {"indexed": state.index.count}
+        units = units.replace_schema_metadata({METADATA: json.dumps(about)})
+        top = tables.top_table(state.index, job.items)
+        preparation = job.model.preparation
+        top, photos = tables.add_thumbnails(top, job.items, self.decode, preparation, self.workers, report)
+        for name, table in ((tables.UNITS, units), (tables.TOP, top), (tables.PHOTOS, photos)):
+            job.store.write(name, tables.to_parquet(table))
+        counts = {"images": state.index.count, "unreadable": len(state.errors), "skipped": state.index.skipped}
+        named = len(units) - units["name"].null_count
+        if job.labeler is not None:
+            counts |= {"tested": len(names), "labeled": len(names) - names.count(None)}
+        return counts | {"channels": len(units), "dead": sum(units["dead"].to_pylist()), "named": named}

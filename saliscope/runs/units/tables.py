@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,10 +14,11 @@ from pyarrow import parquet as pq
 from torch import Tensor
 
 from explainers import TopImages, UnitIndex, UnitName, feature_visualization, name_units, unit
+from saliscope.images.pixels import encode
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
+from saliscope.runs.job import Report
 from saliscope.runs.report.analysis.hierarchy import tree
-from saliscope.runs.run import Report
 from saliscope.runs.settings import Classes, is_imagenet
 
 if TYPE_CHECKING:
@@ -194,9 +194,7 @@ def _part(image: Image.Image, box: Sequence[float]) -> Image.Image:
 def _jpeg(image: Image.Image, side: int, quality: int) -> bytes:
     small = image.copy()
     small.thumbnail((side, side))
-    buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
+    return encode(small, "JPEG", quality=quality)
 
 
 def to_parquet(table: pa.Table) -> pa.Buffer:
@@ -215,13 +213,10 @@ UNIT_SCHEMA = pa.schema(
 )
 
 
-def add_images(
-    model: Model, layer: str, channels: int, side: int, done: Tensor | None, keep: Callable[[Tensor], object]
-) -> Tensor:
-    """Return an image of each channel of a layer, [K, C, side, side] in 0 to 255.
+def add_images(model: Model, layer: str, channels: int, side: int, done: Tensor | None) -> Iterator[Tensor]:
+    """Yield an image of each channel of a layer so far, [K, C, side, side] in 0 to 255, after each batch.
 
     Args     done: images of the first channels, from a stopped call
-             keep: called after each batch with the images so far; an exception in it stops the work
     """
     mean, std = model.preparation.mean, model.preparation.std
     images = torch.zeros(0, model.channels, side, side, dtype=torch.uint8) if done is None else done
@@ -232,20 +227,13 @@ def add_images(
             model.network, target, mean=mean, std=std, size=(side, side), images=len(batch), steps=STEPS
         )
         images = torch.cat([images, (255 * found.images.cpu()).round().to(torch.uint8)])
-        keep(images)
-    return images
+        yield images
 
 
 def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
     """Return images [K, C, H, W] as WebP files, None for dead channels, whose images mean nothing."""
-    files: list[bytes | None] = []
-    for image, is_dead in zip(images, dead, strict=True):
-        if is_dead:
-            files.append(None)
-            continue
-        buffer = io.BytesIO()
-        Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()).save(
-            buffer, "WEBP", quality=SYNTHETIC_QUALITY, method=6
-        )
-        files.append(buffer.getvalue())
-    return files
+    drawn = (Image.fromarray(image.movedim(0, 2).squeeze(2).numpy()) for image in images)
+    return [
+        None if is_dead else encode(image, "WEBP", quality=SYNTHETIC_QUALITY, method=6)
+        for image, is_dead in zip(drawn, dead, strict=True)
+    ]

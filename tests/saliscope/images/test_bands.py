@@ -20,6 +20,7 @@ from saliscope.compute.answers import LoadedModel
 from saliscope.compute.request import Request, from_api, from_form
 from saliscope.errors import Refused
 from saliscope.images import bands
+from saliscope.images.decoder import pool
 from saliscope.zoo import Model, Preparation
 from tests.support.band_files import npy_file, tiff_file, values
 from tests.support.nets import plain
@@ -235,23 +236,12 @@ def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest
         assert from_form({"image": path, "bands": wrong}).bands == ""
 
 
-def test_preview_refers_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    array, first = values("u2", 5), tmp_path / "a.tif"
-    for name, data in (("a.tif", tiff_file(array)), ("b.npy", npy_file(array)), ("c.tif", tiff_file(array[:1]))):
-        path = tmp_path / name
-        path.write_bytes(data)
-        shown = bands.preview(path, 5)
-        assert shown is not None and shown.parent == tmp_path
-        with Image.open(shown) as image:
-            assert (image.format, image.mode, image.size) == ("PNG", "RGB", (50, 33))
-        assert from_form({"image": str(shown)}).image == str(path)
-    assert bands.preview(first, 5, "5,4,3 of 5") == tmp_path / "a.tif.5-4-3.preview.png"
-    monkeypatch.setattr(limits, "PREVIEWS", len(list(tmp_path.glob("*.preview.png"))))
-    assert bands.preview(first, 5, "5,4,1") is None and bands.preview(first, 5) is not None
-    alone, linked = (tmp_path / f"{name}.tif.1-2-3.preview.png" for name in ("gone", "link"))
-    (tmp_path / "photo.png").write_bytes((tmp_path / "a.tif.1-2-3.preview.png").read_bytes())
-    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
-    assert bands.preview(tmp_path / "photo.png") is None and bands.preview(tmp_path / "broken.npy") is None
-    (tmp_path / "link.tif").symlink_to("/etc/hostname")
-    assert bands.original(alone) == alone and bands.original(linked) == linked
+def test_preview_shows_the_selected_bands() -> None:
+    array = values("u2", 5)
+    for data in (tiff_file(array), npy_file(array), tiff_file(array[:1])):
+        shown = pool.preview_image(data, 5, "")
+        assert shown is not None and (shown.mode, shown.size) == ("RGB", (50, 33))
+    shown = pool.preview_image(npy_file(array), 5, "5,4,3 of 5")
+    assert shown is not None and shown.tobytes() == bands.to_rgb(array, (5, 4, 3)).tobytes()
+    with pytest.raises(Refused):
+        pool.preview_image(b"\x93NUMPY", 5, "")

@@ -66,7 +66,7 @@ def test_results_equal_those_of_this_process() -> None:
         assert pool.strip_metadata(data, 4) == metadata.strip_metadata(data, 4)
     for data in (*arrays, photo("TIFF")):
         shown, preview = (module.preview_image(data, 3, "2,1,3") for module in (pool, bands))
-        assert shown[1] == preview[1] and shown[0].tobytes() == preview[0].convert("RGB").tobytes()
+        assert shown.tobytes() == preview.convert("RGB").tobytes()
     assert pool.preview_image(photo("JPEG"), 3, "") is None
 
 

@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from explainers import holm, rank_correlation
 from saliscope.errors import Refused
-from saliscope.runs.compare import write
+from saliscope.runs.compare import compare as write
 from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
 from saliscope.runs.compare.comparing import Comparison
 from saliscope.runs.compare.pairing import pair as pair_rows
@@ -185,7 +185,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path):
         (one, "name", "Unknown key 'name'"),
     ):
         with pytest.raises(Refused, match=message):
-            write(one, second, tmp_path / "c.html", key=key)
+            write(one, second, tmp_path / "c.html", match=key)
     assert [each.name for each in tmp_path.iterdir()] == ["rows"], "nothing was written"
 
 

@@ -196,7 +196,7 @@ def test_report_of_non_finite_values_and_of_classes_with_the_same_name(tmp_path:
     assert np.isnan(finished.table["probability"].to_pylist()[0])
     run_ = FinishedRun(finished, decode)
     run_.__dict__["model"] = model
-    assert evaluate(run_, images=9, steps=2)["images"] == 5
+    assert evaluate(run_, images=9, steps=2).images == 5
 
     out = report.write(finished, tmp_path / "report.html", report.Report(read=lambda path: None, link="http://x"))
 

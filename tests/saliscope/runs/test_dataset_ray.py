@@ -10,10 +10,7 @@ import importlib.util
 import io
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,10 +29,9 @@ from saliscope.runs import ray_engine, shards, sources
 from saliscope.runs.decoding import ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine import Workers, running, stages
-from saliscope.runs.ray_engine.driver import build_wheel
-from saliscope.runs.ray_engine.stages import Batch, End, list_partition, picklable
+from saliscope.runs.ray_engine.stages import picklable
 from saliscope.runs.settings import Settings
-from saliscope.runs.shards.planning import Finished, Stamp
+from saliscope.runs.shards.planning import Batch, End, Finished, Stamp, list_partition
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
 from saliscope.zoo.model import Model
@@ -65,8 +61,7 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
         listed = (list_partition(*each, task.settings, task.finished) for each in task.partitions)
         found = list(itertools.chain.from_iterable(listed))
         for batch in change([each for each in found if isinstance(each, Batch)]):
-            result = {name: getattr(batch, name) for name in ("shard", "index", "batches")}
-            result |= {"count": len(batch.items), "closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
+            result = batch.result() | {"closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
             yield result | {"rows": explain(reader[batch.items])}
         yield from ({"end": each} for each in found if isinstance(each, End))
 
@@ -92,7 +87,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, preten
                 yield result
                 continue
             rows_ = result.pop("rows")
-            if not job.shards.is_committed(result["shard"]):
+            if result["shard"] not in job.shards.finished.shards:
                 files.write_batch(result["shard"], result["index"], rows_, result["stamp"])
             yield {**result, "closes": True}
             if finished.add(result):
@@ -130,23 +125,6 @@ def test_errors_that_cannot_be_pickled_become_messages():
     assert isinstance(picklable(Refused("as it is")), Refused)
 
 
-def test_wheel_installs_without_other_packages(tmp_path):
-    """Oracle: pip, and an import that does not see this clone. Equal code has an equal name, which Ray compares."""
-    wheel, again, site = build_wheel(tmp_path), tmp_path / "again", tmp_path / "site"
-    again.mkdir()
-    assert wheel.name == build_wheel(again).name and wheel.read_bytes() == (again / wheel.name).read_bytes()
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*command, f"--target={site}", str(wheel)], check=True)
-    code = (
-        f"import sys; sys.path.insert(0, {str(site)!r}); from importlib.metadata import version; "
-        "from saliscope import __file__ as file, resources; import explainers; "
-        "print(version('saliscope'), file, explainers.__file__, resources.networks())"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", code], check=True, capture_output=True, text=True)
-    number, *places = done.stdout.split()
-    assert f"saliscope-{number}-py3" in wheel.name and all(place.startswith(str(tmp_path)) for place in places)
-
-
 @pytest.fixture
 def cluster(monkeypatch, tmp_path) -> Iterator[Any]:
     """Start two machines with three CPUs each and one declared GPU, in separate processes, without Saliscope."""
@@ -154,7 +132,6 @@ def cluster(monkeypatch, tmp_path) -> Iterator[Any]:
 
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)  # its pip installs the wheel
     memory = {"object_store_memory": 200 * 2**20, "include_dashboard": False}
     quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
     head = {"num_cpus": 3, "num_gpus": 1, "_system_config": quick, **memory}

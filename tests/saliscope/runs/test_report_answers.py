@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from saliscope.errors import Refused
-from saliscope.runs.compare import write
+from saliscope.runs.compare import compare as write
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import LEAST, find_label_errors
 from saliscope.runs.report.answers import Answer

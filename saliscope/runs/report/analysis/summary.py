@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -181,8 +180,3 @@ def finding_rows(columns: Columns) -> list[dict[str, Any]]:
 def title(code: str) -> str:
     """Return the title of a finding."""
     return TITLES.get(code) or code.replace("_", " ").capitalize()
-
-
-def as_numbers(value: Any) -> Any:
-    """Return the value, or None for NaN and infinity, which JSON does not have."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
