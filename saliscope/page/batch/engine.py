@@ -189,15 +189,15 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     run_settings = RunSettings(
         settings.loaded.name, {}, settings.method.name, layer, target, options=options, batch_size=BATCH
     )
-    model, out = settings.loaded.model, folder / "run"
+    model, out, device = settings.loaded.model, folder / "run", str(settings.loaded.device)
     listing = Listing.of(items, "uploads")
-    job = runs.create_job(run_settings, listing, "uploads", out, model, str(settings.loaded.device))
-    done = _run(job, report)
+    job = runs.create_job(run_settings, listing, "uploads", out, model, device)
+    done = _run(job, device, report)
     if not done:
         raise Refused(messages.STOPPED)
     partial_job = replace(job, listing=listing.first(done))
     if done < len(items):
-        _run(partial_job, report)  # writes the shard and the manifest
+        _run(partial_job, device, report)  # writes the shard and the manifest
     finished = open_run(out)
     paths = {item.path: item.url for item in items}
 
@@ -215,13 +215,13 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     return Report(message, page.read_text(encoding="utf-8"))
 
 
-def _run(job: Job, report: Callable[[Any], bool]) -> int:
+def _run(job: Job, device: str, report: Callable[[Any], bool]) -> int:
     """Explain the images of a job; return how many are done when it ends or is stopped."""
     from saliscope.runs import run as runs  # it takes 0.3 s to import, only for this view
 
     count = _Count(report, messages.explaining, job.listing.count or 0, share=0.5)
     with contextlib.suppress(_StopRun):
-        runs.run(job, decode=pool.open_image, workers=0, report=count)
+        runs.run(job, decode=pool.open_image, workers=0, device=device, report=count)
     return count.done
 
 

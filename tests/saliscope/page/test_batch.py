@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from PIL import Image
 
 import explainers
 from saliscope import limits
-from saliscope.compute.answers import Waiting
+from saliscope.compute import model_cache
+from saliscope.compute.answers import LoadedModel, Waiting
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
@@ -256,3 +258,13 @@ def test_folders_of_killed_processes_are_removed_and_those_in_use_stay(
         assert left.is_dir() and folders.remove_leftovers() == 1
         assert own.is_dir() and not left.exists() and elsewhere.is_dir()
     assert not own.exists()
+
+
+def test_the_network_stays_on_its_device(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+    """A run moves the network, which other visitors use, to its device."""
+    used = list[str]()
+    monkeypatch.setattr("saliscope.runs.run.run", lambda job, device, **_: used.append(device))
+    monkeypatch.setattr(model_cache, "load", lambda *_: replace(loaded, device=torch.device("cpu:0")))
+    with pytest.raises(Refused, match="Stopped"):
+        steps([str(DOG)])
+    assert used == ["cpu:0"], "not the default"
