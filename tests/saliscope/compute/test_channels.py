@@ -30,7 +30,8 @@ from saliscope.compute.channels.answers import (
 )
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.page.channels import arithmetic_view, view
+from saliscope.page.channels import arithmetic as arithmetic_view
+from saliscope.page.channels import view
 from saliscope.page.components.thumbnails import thumbnails
 from tests.saliscope.compute.asking import CAT, MODEL, SMALL, inputs, last_steps, steps_of
 

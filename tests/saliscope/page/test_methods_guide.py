@@ -48,7 +48,7 @@ def test_every_method_has_a_description_a_group_and_a_measured_cost() -> None:
     listed = [(name, line) for group in lines.LINES.values() for name, (line, _) in group.items()]
     assert sorted(name for name, _ in listed) == sorted(METHODS), "each in one group"
     assert all(line.endswith((".", "?")) and len(line) <= 75 for _, line in listed)
-    update = "python -m saliscope.compute.methods.measure --only NAME"
+    update = "python -m benchmarks.costs --only NAME"
     assert set(costs.table()["passes"]) == set(METHODS), update
     assert list(lines.LINES) == list(lines.GROUP_TITLES)
 
