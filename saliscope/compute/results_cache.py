@@ -1,4 +1,4 @@
-"""Results shared by all users: the newest of a kind (`Recent`), and the finished explanations of long methods.
+"""Results shared by all users: the most recently used of a kind (`Recent`), and finished explanations of long methods.
 
 The key of an explanation consists of the network, the layer, the class, the method with all options, and the bytes of
 the image, so users share results without access to each other's images. Stochastic methods are seeded. Stopped runs are
@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -32,31 +32,27 @@ LARGEST = 32 * limits.MB
 
 
 class Recent(Generic[T]):
-    """The newest entries by key; several threads may use it."""
+    """The most recently used entries by key, whose sizes sum to at most `most()`; several threads may use it."""
 
-    def __init__(self) -> None:
-        self._entries: OrderedDict[str, T] = OrderedDict()
+    def __init__(self, most: Callable[[], int] = lambda: MAX_CACHED, size: Callable[[T], int] = lambda _: 1) -> None:
+        self._most, self._size = most, size
+        self._entries: OrderedDict[object, T] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: str) -> T | None:
+    def get(self, key: object) -> T | None:
         """Return an entry, or None."""
         with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
             return self._entries.get(key)
 
-    def put(self, key: str, value: T) -> None:
-        """Add an entry and remove the oldest ones."""
+    def put(self, key: object, value: T) -> None:
+        """Add an entry and remove the least recently used ones."""
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
-            while len(self._entries) > MAX_CACHED:
+            while sum(map(self._size, self._entries.values())) > self._most():
                 self._entries.popitem(last=False)
-
-
-_cache: OrderedDict[tuple[str, str], explainers.Explanation] = OrderedDict()
-_lock = threading.Lock()
 
 
 def key(settings: Settings, request: Request) -> str:
@@ -108,22 +104,13 @@ def _digest(path: str, modified: int, size: int) -> str:
 
 def find(settings: Settings) -> explainers.Explanation | None:
     """Return the cached explanation of this request at this layer, or None."""
-    with _lock:
-        explanation = _cache.get(_entry(settings))
-        if explanation is not None:
-            _cache.move_to_end(_entry(settings))
-        return explanation
+    return _cache.get(_entry(settings))
 
 
 def put(settings: Settings, explanation: explainers.Explanation) -> None:
-    """Add a finished explanation and remove the least recently used ones."""
-    if not settings.key or _bytes(explanation) > LARGEST:
-        return
-    with _lock:
-        _cache[_entry(settings)] = explanation
-        _cache.move_to_end(_entry(settings))
-        while sum(map(_bytes, _cache.values())) > BYTES:
-            _cache.popitem(last=False)
+    """Add a finished explanation, unless it is too large."""
+    if settings.key and _bytes(explanation) <= LARGEST:
+        _cache.put(_entry(settings), explanation)
 
 
 def _entry(settings: Settings) -> tuple[str, str]:
@@ -134,3 +121,6 @@ def _entry(settings: Settings) -> tuple[str, str]:
 def _bytes(explanation: explainers.Explanation) -> int:
     tensors = (explanation.map, explanation.raw, explanation.scores)
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
+
+
+_cache = Recent[explainers.Explanation](lambda: BYTES, _bytes)
