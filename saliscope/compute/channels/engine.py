@@ -63,9 +63,8 @@ def sheet(request: Request, run: Run, numbers: list[int] | None = None, known: s
     chosen, highest, lowest = maps[numbers[:size]], maps.amax((1, 2)), maps.amin((1, 2))
     largest = maps.nan_to_num(0.0, 0.0, 0.0).abs().amax((1, 2))
     dead = (largest <= DEAD * largest.max()) & maps.isfinite().all(2).all(1)
-    pages = -(-len(maps) // size)
     statistics = means, highest, lowest, sparsity(maps, dead), dead
-    yield Sheet(settings, inputs.crop, inputs.ids, numbers[:size], chosen, *statistics, pages)
+    yield Sheet(settings, inputs.crop, inputs.ids, numbers[:size], chosen, *statistics)
 
 
 def capacity(maps: torch.Tensor) -> int:
