@@ -157,7 +157,7 @@ def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) ->
 
 
 def costs() -> dict[str, float]:
-    """Return forward passes of each method at its defaults (`python -m saliscope.compute.methods.measure`)."""
+    """Return forward passes of each method at its defaults (`python -m benchmarks.costs`)."""
     passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
     return passes
 

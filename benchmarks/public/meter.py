@@ -45,9 +45,8 @@ def install() -> None:
     """Let this process write its bytes in use to a file at the signal SIGUSR1, and have small caches."""
     limits.SESSIONS = 4
     from saliscope.compute import results_cache  # reads the limits
-    from saliscope.compute.jobs import recent  # as above
 
-    results_cache.BYTES, recent.MAX_CACHED = 4 * limits.MB, 4
+    results_cache.BYTES, results_cache.MAX_CACHED = 4 * limits.MB, 4
     place = _place(Path(os.environ[FOLDER]))
 
     def write(*_: Any) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 import explainers
 from saliscope import zoo
 from saliscope.images.bands import BandChoice
+from saliscope.zoo.names import split_name
 from saliscope.zoo.text import Sentences
 
 TOP = 5  # listed classes
@@ -44,22 +45,22 @@ class LoadedModel:
     score: str = "softmax"
     """How the scores of a classifier become probabilities; "logit": they do not."""
 
-    @property
+    @cached_property
     def detects_objects(self) -> bool:
         """Whether the network detects objects or regions instead of classifying the whole image."""
         return self.model.task != "classification"
 
-    @property
+    @cached_property
     def encodes_text(self) -> bool:
         """Whether the network has a text encoder, so that sentences are explained instead of classes."""
         return self.model.tokenize is not None
 
-    @property
+    @cached_property
     def has_probabilities(self) -> bool:
         """Whether the scores of a classifier become probabilities."""
         return self.score != "logit"
 
-    @property
+    @cached_property
     def measure(self) -> str:
         """The unit of a score."""
         if self.model.task == "detection":
@@ -67,6 +68,15 @@ class LoadedModel:
         if self.encodes_text:
             return MEASURE
         return "logit" if self.detects_objects else explainers.score_unit(self.score)
+
+    @cached_property
+    def timed_name(self) -> str:
+        """The name that has the times of the network: a model with another crop takes as long as the model itself.
+
+        One with another size or on another device does not.
+        """
+        base, changes = split_name(self.name)
+        return self.name if any(part.startswith(("size=", "device=")) for part in changes.split("&")) else base
 
     def known_probabilities(self, values: torch.Tensor | None) -> tuple[float, ...]:
         """Return the probabilities [K] of a classifier, and none for other scores."""
@@ -97,11 +107,6 @@ class Window:
     box: tuple[float, float, float, float]
     aspect: float
     """Width of the whole image divided by its height."""
-
-    @classmethod
-    def of(cls, model: zoo.Model, image: Image.Image) -> Window:
-        """Return the window of this network for an image."""
-        return cls(model.preparation.window(*image.size), image.width / image.height)
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ class Settings:
     @property
     def method_arguments(self) -> dict[str, Any]:
         """The options of the method, and the layer if it takes one."""
-        return self.method_options | ({"layer": self.layer} if self.takes_layer else {})
+        return self.method_options | ({"layer": self.layer} if self.method.takes_layer else {})
 
     @property
     def option_names(self) -> list[str]:
@@ -171,11 +176,6 @@ class Settings:
     def min_score(self) -> float:
         """The minimum score of detections."""
         return float(self.options.get(MIN_SCORE, 0.5))
-
-    @property
-    def takes_layer(self) -> bool:
-        """Whether the method takes a layer."""
-        return self.method.takes_layer
 
     @property
     def measure(self) -> str:
@@ -191,12 +191,6 @@ class Settings:
         if self.sentences:
             target = self.sentences.name
         return {"model": self.loaded.name, "layer": self.layer, "target": target, "method": self.method.name}
-
-    @property
-    def logged(self) -> dict[str, str | None]:
-        """The names that a log may have: none of them contains text of a visitor."""
-        model = self.loaded.name.partition("?")[0]
-        return {"method": self.method.name, "model": model, "layer": self.layer if self.takes_layer else None}
 
 
 def ranked(name: str, rank: int) -> str:
@@ -264,12 +258,24 @@ class Result:
     settings: Settings
     scene: Scene | None
     probabilities: torch.Tensor | None
+    predicted: str = ""
+    """The name of the top prediction if it is explained and known from the first step."""
 
     @property
     def detected_object(self) -> DetectedObject:
         """The explained detection or region; only valid if there is a `scene`."""
         assert self.scene is not None and self.scene.chosen is not None, "a result without a target"
         return self.scene.chosen
+
+    @property
+    def name(self) -> str:
+        """The explained target as in a request; empty for the top prediction if the predictions are not known."""
+        settings = self.settings
+        if self.scene and self.scene.chosen:
+            return self.scene.chosen.name
+        if self.probabilities is None or settings.unit or settings.sentences:
+            return settings.names["target"] or self.predicted
+        return settings.loaded.names[self.target]
 
     @property
     def target(self) -> int:
@@ -311,16 +317,6 @@ class Refining(Result):
     predicted: str = ""
     """The name of the top prediction if it is explained and known from the first step."""
 
-    @property
-    def name(self) -> str:
-        """The name of the explained target; empty for the top prediction if the predictions are not known."""
-        settings = self.settings
-        if self.scene and self.scene.chosen:
-            return self.scene.chosen.name
-        if self.probabilities is None or settings.unit or settings.sentences:
-            return settings.names["target"] or self.predicted
-        return settings.loaded.names[self.target]
-
 
 @dataclass(frozen=True)
 class Answer(Result):
@@ -347,21 +343,6 @@ class Answer(Result):
     def planes(self) -> int:
         """The number of planes that the method returns; 0 for a single map."""
         return len(self.explanation.raw[0]) if self.settings.method.planes else 0
-
-    @property
-    def names(self) -> dict[str, str]:
-        """The fields of a `Request` for this answer; a target that was not detected is replaced."""
-        names = self.settings.names
-        return {**names, "target": self.name} if self.scene and names["target"] else names
-
-    @property
-    def name(self) -> str:
-        """The explained target, as in a request."""
-        if self.settings.unit:
-            return unit_name(*self.settings.unit)
-        if self.settings.sentences:
-            return self.settings.sentences.name
-        return self.detected_object.name if self.scene else self.settings.loaded.names[self.target]
 
     @cached_property
     def facts(self) -> explainers.Facts:

@@ -79,18 +79,21 @@ def _find(name: str, known: list[str], default: str, kind: str, notes: list[str]
 
 
 def _method(request: Request, loaded: LoadedModel, notes: list[str]) -> explainers.Method:
-    default, name = model_cache.default_method(loaded), request.method
+    name, known = request.method, explainers.METHODS.get(request.method)
     if request.lenient and name in (*model_cache.DEFAULTS, model_cache.FOR_SENTENCES):
-        return default  # the default that the page chose for the previous model
-    known = explainers.METHODS.get(name)
-    if known and known.returns not in model_cache.MAPS:
+        return model_cache.default_method(loaded)  # the page chose this default for the previous model
+    has_map = known is not None and known.returns in model_cache.MAPS
+    reason = model_cache.why_not(known, loaded) if known and has_map else None
+    if known and has_map and reason is None:
+        return known
+    default = model_cache.default_method(loaded)
+    if known and not has_map:
         notes.append(method_messages.no_map(known.title, default.title))
-        return default
-    if known and (reason := model_cache.why_not(known, loaded)):
+    elif known and reason:
         notes.append(method_messages.unsuitable(known.title, reason, default.title))
-        return default
-    listed = [method.name for method in model_cache.list_methods(loaded)]
-    return explainers.METHODS[_find(name, listed, default.name, messages.METHOD, notes)]
+    else:
+        _find(name, [method.name for method in model_cache.list_methods(loaded)], default.name, messages.METHOD, notes)
+    return default
 
 
 def _class(name: str, classes: list[str], notes: list[str]) -> int | None:
@@ -190,19 +193,8 @@ def stream(
 
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     """Wait for the model and a place for the image, yielding the progress; return the resolved settings."""
-    settings = yield from _resolve_when_loaded(request, run)
-    yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
-    if run.cancelled:
-        raise Refused(messages.STOPPED_BEFORE)
-    run.about = {**settings.logged, "bytes": request.size}
-    return settings
-
-
-def _resolve_when_loaded(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     yield from model_cache.wait(run, request.model)
     name = request.model or model_cache.first_model()
-    if model_cache.has(name):
-        return resolve(request)
 
     def work(report: Callable[[Any], bool]) -> Settings:
         def progress(done: int, total: int) -> None:
@@ -215,7 +207,15 @@ def _resolve_when_loaded(request: Request, run: Run) -> Generator[Waiting, None,
     def waiting(step: tuple[int, int]) -> Waiting:
         return Waiting(messages.fetching(name, *step), step[0] / step[1] if step[1] else None)
 
-    return (yield from stream(work, run, waiting))
+    settings = resolve(request) if model_cache.has(name) else (yield from stream(work, run, waiting))
+    yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
+    if run.cancelled:
+        raise Refused(messages.STOPPED_BEFORE)
+    # A log has no text of a visitor, such as a target.
+    method, model = settings.method, settings.loaded.name.partition("?")[0]
+    run.about = {"method": method.name, "model": model, "layer": settings.layer if method.takes_layer else None}
+    run.about["bytes"] = request.size
+    return settings
 
 
 def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Image, torch.Tensor]:
@@ -229,17 +229,18 @@ def load_input(settings: Settings, request: Request) -> tuple[Settings, Image.Im
         raise Refused(messages.NO_IMAGE)
     model, data = settings.loaded.model, uploads.read(request.image)
     opened = pool.open_file(data, model.channels, raw=model.preparation.raw, requested=request.bands)
+    image = opened.image if isinstance(opened, bands.Bands) else opened
+    window = Window(model.preparation.window(*image.size), image.width / image.height)
     if not isinstance(opened, bands.Bands):
-        image = opened
         if model.channels not in (1, 3):
             raise Refused(bands.WRONG_COUNT.format(channels=model.channels, bands=3))
         notes = (*settings.notes, *(uploads.NOTES[name] for name in image.info.get("notes", [])))
-        return replace(settings, notes=notes, window=Window.of(model, image)), image, model.prepare(image)
+        return replace(settings, notes=notes, window=window), image, model.prepare(image)
     notes = (*settings.notes, opened.note) if opened.note else settings.notes
-    settings = replace(settings, bands=opened.choice, notes=notes, window=Window.of(model, opened.image))
+    settings = replace(settings, bands=opened.choice, notes=notes, window=window)
     settings = replace(settings, key=settings.key and results_cache.key(settings, request))
     settings = replace(settings, subject=settings.subject and results_cache.subject(settings, request))
-    return settings, opened.image, model.prepare(torch.from_numpy(opened.values))
+    return settings, image, model.prepare(torch.from_numpy(opened.values))
 
 
 def explain(request: Request, run: Run, *, stages: bool = True, apply_edit: ApplyEdit | None = None) -> Iterator[Step]:
@@ -328,18 +329,13 @@ def _compute_answer(
     share = (share if done == 1 else done) if run.stopped() and cached is None else 1.0
     if method.long and cached is None and share == 1.0:
         results_cache.put(settings, explanation)
-    mistimed = False
-    if cached is None and share == 1.0 and detected is None and not _own_options(settings):
+    mistimed, given = False, {name: value for name, value in settings.method_options.items() if name != "precision"}
+    has_defaults = all(value == method.options[name].default for name, value in given.items())
+    if cached is None and share == 1.0 and detected is None and has_defaults:  # else the time says little about others
         mistimed = costs.correct(method.name, settings.loaded, turn.spent)
     return Answer(
         settings, crop, explanation, probabilities, shown_map, number, share, run.cancelled, detected, mistimed
     )
-
-
-def _own_options(settings: Settings) -> bool:
-    """Return whether an option differs from its default, so that the time of the run says little about others."""
-    known = settings.method.options
-    return any(value != known[name].default for name, value in settings.method_options.items() if name != "precision")
 
 
 def predict(settings: Settings, images: torch.Tensor) -> torch.Tensor:
@@ -381,7 +377,7 @@ def _stages(answer: Answer, images: torch.Tensor) -> Stages | None:
     """Return Grad-CAM at every block, else at every stage, or None for a network without comparable layers."""
     settings, loaded = answer.settings, answer.settings.loaded
     target = scene.target_of_answer(answer)
-    for names in (scene.blocks_of(settings), scene.stages_of(settings)):  # one layer without a map fails the sweep
+    for names in scene.sweeps_of(settings):  # one layer without a map fails the sweep
         if len(names) < 2:
             continue
         with contextlib.suppress(explainers.ExplainerError):
@@ -416,12 +412,15 @@ def save_array(values: torch.Tensor, path: Any) -> None:
         np.save(file, values.detach().float().cpu().numpy())
 
 
-def plain(value: Any) -> Any:
-    """Convert a value for JSON: tuples become lists, NaN and infinity become None, other objects their `repr`."""
+def plain(value: Any, digits: int = 17) -> Any:
+    """Convert a value for JSON: tuples become lists, NaN and infinity become None, other objects their `repr`.
+
+    Numbers are rounded to some significant digits; by default they stay as they are.
+    """
     if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): plain(item, digits) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [plain(item, digits) for item in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else repr(value)

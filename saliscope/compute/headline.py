@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from explainers import Method, Verdict
+from explainers import Verdict
 from saliscope.compute import messages, model_cache, removal
 from saliscope.compute.answers import Answer, Refining
 from saliscope.percentages import percent
@@ -64,18 +64,10 @@ def shares(values: torch.Tensor) -> torch.Tensor:
     A cell that two thirds share counts for both by area. All fractions are NaN if there is no positive value, or if a
     value is not finite.
     """
-    rows, columns = (_overlaps(side) for side in values.shape)
+    thirds = torch.eye(3, dtype=torch.float64)  # a third of a cell lies in one third of the side
+    rows, columns = (thirds.repeat_interleave(cells, 1).view(3, cells, 3).mean(2) for cells in values.shape)
     mass = rows @ values.double().cpu().clamp(min=0) @ columns.T
     return mass / mass.sum()
-
-
-def _overlaps(cells: int) -> torch.Tensor:
-    """Return the fraction of each of `cells` equal cells that lies in each third, [3, cells]."""
-    edges = torch.arange(cells + 1, dtype=torch.float64) / cells
-    thirds = torch.arange(4, dtype=torch.float64) / 3
-    low = torch.maximum(edges[None, :-1], thirds[:-1, None])
-    high = torch.minimum(edges[None, 1:], thirds[1:, None])
-    return (high - low).clamp(min=0) * cells
 
 
 def largest_part(fractions: torch.Tensor) -> tuple[str, float, bool]:
@@ -167,7 +159,9 @@ def _prediction(step: Answer | Refining) -> str:
 
 def _position(step: Answer, verdict: Verdict) -> str:
     """Return the position of the mass of the map, as evidence only if the verdict calls it evidence."""
-    sensitive = _is_sensitivity(step.settings.method)
+    unit = step.settings.method.unit
+    # How much the score reacts to changes: the sign is not evidence.
+    sensitive = "per unit of" in unit or unit.startswith("squared")
     signed = not sensitive and bool((step.map < 0).any())
     name, fraction, mainly = largest_part(shares(step.map.abs() if sensitive else step.map))
     amount = f"{percent(fraction)} of the {'positive values' if signed else 'map'}"
@@ -179,11 +173,6 @@ def _position(step: Answer, verdict: Verdict) -> str:
     if fraction < DENSER / 9:
         return _say("even", subject=subject)
     return _say("spread", subject=subject, place=name, amount=amount)
-
-
-def _is_sensitivity(method: Method) -> bool:
-    """Return whether a map shows how much the score reacts to changes, so that its sign is not evidence."""
-    return "per unit of" in method.unit or method.unit.startswith("squared")
 
 
 def next_step(step: Answer) -> dict[str, Any] | None:
@@ -217,11 +206,8 @@ def status(step: Answer, ident: int, verdict: Verdict | None = None) -> dict[str
 
     `verdict` is as in `headline`. The sentences are settled if tests of the map cannot change them.
     """
-    shown = {"headline": headline(step, verdict), "next": next_step(step), "erase": _erase(step)}
+    # The highest part of the map of a classifier can be erased.
+    erase = None if step.scene or step.planes else messages.ERASE
+    shown = {"headline": headline(step, verdict), "next": next_step(step), "erase": erase}
     settled = verdict is not None or bool(removal.sentence(step))
     return messages.answered(step, ident, score=False) | shown | {"key": step.settings.key, "settled": settled}
-
-
-def _erase(step: Answer) -> dict[str, str] | None:
-    """Return the button that opens the erase view with the highest part of the map, for a classifier."""
-    return None if step.scene or step.planes else messages.ERASE

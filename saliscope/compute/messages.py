@@ -51,6 +51,7 @@ SOON = "The map appears here in a moment."
 EMPTY_OVERLAY = "Choose an image or an example."
 HINT = "Hover to read values."
 UPLOAD_A_FILE = "The image must be an uploaded file. Upload it first."
+NO_EXAMPLE = "This example does not exist, so there is no second image. Choose another one."
 NO_IMAGE = "No image selected. Choose an image or an example."
 STOPPED_WAITING = "Stopped while the network was loading. Press Explain to continue."
 STOPPED_BEFORE = "Stopped before it started. Press Explain to continue."
@@ -202,20 +203,6 @@ def layer_size(height: int, width: int, channels: int) -> str:
     return f"{height} × {width}, {channels} channel{'s' * (channels != 1)}"
 
 
-def remedy(changes: dict[str, Any]) -> str:
-    """Return the label of the button that applies a remedy."""
-    name, value = next(iter(changes.items()))
-    if name == "layer":
-        return f"Use layer {value}"
-    if name == "method":
-        return f"Use {str(value).replace('_', ' ')}"
-    if name == "target":
-        return "Use another target"
-    if name == "relu":
-        return "Show negative evidence" if value is False else "Keep only positive evidence (ReLU)"
-    return f"Set {name.replace('_', ' ')} to {value}"
-
-
 def subject(step: Answer | Refining) -> str:
     """Return the explained target in words."""
     given = step.settings.sentences
@@ -230,7 +217,7 @@ def unit(settings: Settings) -> str:
 def overlay(step: Answer | Refining, plane: torch.Tensor) -> dict[str, str]:
     """Return the alternative text, the unit and the hint of the overlay."""
     settings = step.settings
-    layer = f" at layer {settings.layer}" if settings.takes_layer else ""
+    layer = f" at layer {settings.layer}" if settings.method.takes_layer else ""
     target = f" for {subject(step)}" if settings.method.reads_class else ""
     alt = f"{settings.method.title}{layer}{target}; {_strongest(plane)}."
     return {"alt": alt, "unit": unit(settings), "hint": HINT}
@@ -245,7 +232,7 @@ def file_name(step: Answer | Refining) -> str:
     """Return the file name of a saved map without its extension."""
     settings = step.settings
     parts = [settings.loaded.name, settings.method.name]
-    if settings.takes_layer:
+    if settings.method.takes_layer:
         parts.append(settings.layer)
     if settings.method.reads_class:
         parts.append(step.name or "top")
@@ -329,7 +316,7 @@ def answer_parts(step: Answer, score: bool = True) -> list[str | dict[str, Any]]
     if step.planes:
         pager = planes(step)
         parts.append(f", {pager['word'].lower()} {step.plane + pager['first']} {pager['count']},")
-    if settings.takes_layer:
+    if settings.method.takes_layer:
         parts += [" at ", code(settings.layer)]
     control = settings.method.family == "control"
     return [*parts, ", a control that does not use the network" if control else f" of {settings.loaded.title}"]
@@ -337,7 +324,9 @@ def answer_parts(step: Answer, score: bool = True) -> list[str | dict[str, Any]]
 
 def answered(step: Answer, ident: int, score: bool = True) -> dict[str, Any]:
     """Return the status of a finished map: its description, the run time, and why it stopped early, if it did."""
-    parts = [*answer_parts(step, score), f" · {_time(step.explanation.seconds)} on {step.explanation.device}"]
+    seconds = step.explanation.seconds
+    time = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    parts = [*answer_parts(step, score), f" · {time} on {step.explanation.device}"]
     if step.share < 1:
         why = "stopped" if step.by_user else "out of time"
         return status("stopped", *parts, f" · {why} at {100 * step.share:.0f}%", ident=ident)
@@ -358,17 +347,13 @@ def folded(step: Answer) -> str:
     """Return the settings on one line."""
     settings = step.settings
     subject = [step.name] if settings.method.reads_class else []
-    return " · ".join([*subject, *([settings.layer] if settings.takes_layer else []), settings.method.title])
+    return " · ".join([*subject, *([settings.layer] if settings.method.takes_layer else []), settings.method.title])
 
 
 def landed(stored: dict[str, Any], waiting: str, ident: int) -> dict[str, Any]:
     """Return the status of the stored answer while the network is loading."""
     line = status("landing", *stored["status"], f" · {waiting}", ident=ident)
     return line | {"headline": stored["headline"]}
-
-
-def _time(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def wrong_numbers(wrong: dict[str, Any]) -> str:

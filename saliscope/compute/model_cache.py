@@ -216,16 +216,11 @@ def _distinct(labels: list[str]) -> list[str]:
     return [f"{label} ({i})" if counts[label] > 1 else label for i, label in enumerate(labels)]
 
 
-def list_models() -> list[zoo.ModelInfo]:
-    """Return all offered models, the bundled one first."""
-    return zoo.list_models()
-
-
 def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
     """Return why a model cannot be used and what a visitor can do about it, who cannot call functions of Python."""
     if isinstance(error, UnknownModel):
         return messages.choose_listed(error.reason)
-    infos = list_models()
+    infos = zoo.list_models()
     info = next((each for each in infos if each.name == split_name(name)[0]), None)
     if info is None or info.cached or not info.fetched or not settings.offline():
         return str(error)

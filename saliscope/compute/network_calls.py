@@ -144,7 +144,7 @@ def evaluate(
     **keywords: Any,
 ) -> explainers.Evaluation:
     """Call `explainers.evaluate` for an explanation of one image."""
-    function = partial(_in_small_batches, _batch_size(name), explainers.evaluate)
+    function = partial(_in_batches, _batch_size(name), explainers.evaluate, small=True)
     return run(name, function, images, maps=explanation, **keywords, **progress_options(progress))
 
 
@@ -152,7 +152,7 @@ def remove_brightest(
     name: str, images: torch.Tensor, maps: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
 ) -> explainers.Removal:
     """Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
-    function = partial(_in_small_batches, _batch_size(name), explainers.remove_brightest)
+    function = partial(_in_batches, _batch_size(name), explainers.remove_brightest, small=True)
     return run(name, function, images, maps=maps, **keywords, **progress_options(progress))
 
 
@@ -164,18 +164,19 @@ def recommend(
     return run(name, partial(_in_batches, _batch_size(name), explainers.recommend), images, **keywords)
 
 
-def _in_batches(batch_size: int, function: Callable[..., R], *values: Any, **keywords: Any) -> R:
-    """Call a function with a limited batch size."""
-    with explainers.largest_batch(batch_size):
-        return function(*values, **keywords)
-
-
-def _in_small_batches(
-    batch_size: int, function: Callable[..., R], network: Any, images: torch.Tensor, **keywords: Any
+def _in_batches(
+    batch_size: int,
+    function: Callable[..., R],
+    network: Any,
+    images: torch.Tensor,
+    small: bool = False,
+    **keywords: Any,
 ) -> R:
-    """Call a function with a limited batch size, such that it often lets quick jobs go first on the CPU."""
-    most = min(batch_size, YIELDING_BATCH) if images.device.type == "cpu" else batch_size
-    return _in_batches(most, function, network, images, **keywords)
+    """Call a function with a limited batch size; with `small`, it often lets quick jobs go first on the CPU."""
+    if small and images.device.type == "cpu":
+        batch_size = min(batch_size, YIELDING_BATCH)
+    with explainers.largest_batch(batch_size):
+        return function(network, images, **keywords)
 
 
 def _batch_size(name: str) -> int:
@@ -202,15 +203,10 @@ def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -
 
 
 def effect(
-    name: str, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
-) -> float:
-    """Return the drop of the target score when one channel is removed, from two forward passes."""
-    return float(run(name, _effect, images, target=target, layer=layer, axis=axis, channel=channel))
-
-
-def _effect(
     network: Any, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
 ) -> torch.Tensor:
+    """Return the drop of the target score when one channel is removed, from two forward passes."""
+
     def ablate(output: torch.Tensor) -> torch.Tensor:
         output = output.clone()
         output.select(axis, channel).zero_()

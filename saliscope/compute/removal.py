@@ -13,11 +13,11 @@ import explainers
 from saliscope import limits
 from saliscope.compute import engine, network_calls
 from saliscope.compute.answers import Answer
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.methods import costs
 from saliscope.compute.request import Request
+from saliscope.compute.results_cache import Recent
 from saliscope.percentages import percent
 
 SHARE, SAMPLES = 0.2, 19

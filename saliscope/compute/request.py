@@ -98,6 +98,21 @@ def from_api(image: Any = None, options: Any = None, **names: Any) -> Request:
     return Request(image, **checked, options=_object(options))
 
 
+def second_image(value: Any) -> str | None:
+    """Return the path of a second image: {"example": id} or {"file": path of an upload}; None for anything else.
+
+    Errors   Refused for a file that is not an upload of this server, and for an unknown example
+    """
+    if not isinstance(value, dict):
+        return None
+    if "example" in value:
+        example = examples.all_examples().get(str(value["example"]))
+        if example is None:
+            raise Refused(messages.NO_EXAMPLE)
+        return str(example.path)
+    return uploaded(value["file"]) if isinstance(value.get("file"), str) else None
+
+
 def parse_cell(value: Any) -> tuple[int, int] | None:
     """Return a cell (row, column) that a script sent, or None for anything else."""
     fits = isinstance(value, list) and len(value) == 2 and all(type(number) is int for number in value)
@@ -109,17 +124,25 @@ def _image(image: Any) -> str:
     path = image.get("path") if isinstance(image, dict) else getattr(image, "path", None)
     if not isinstance(path, str):
         raise Refused(messages.UPLOAD_A_FILE)
-    return str(uploads.inside_uploads(path))
+    return uploaded(path)
 
 
 def _shown(image: Any) -> str:
     """Return the path of the image that the page shows: of an example, or of an upload."""
-    name = image.removeprefix(EXAMPLE) if isinstance(image, str) and image.startswith(EXAMPLE) else None
-    if name is None:
-        return str(uploads.inside_uploads(image))
-    if name not in examples.all_examples():
+    if not isinstance(image, str) or not image.startswith(EXAMPLE):
+        return uploaded(image)
+    example = examples.all_examples().get(image.removeprefix(EXAMPLE))
+    if example is None:
         raise Refused(messages.UPLOAD_A_FILE)
-    return str(examples.all_examples()[name].path)
+    return str(example.path)
+
+
+def uploaded(path: Any) -> str:
+    """Return the path of an upload.
+
+    Errors   Refused for anything else
+    """
+    return str(uploads.inside_uploads(path))
 
 
 def _name(argument: str, value: Any) -> str:

@@ -111,23 +111,16 @@ def target_of_label(settings: Settings, label: int) -> int | explainers.Target:
     return sentences.target_of_one(settings, label) if settings.sentences else label
 
 
-def stages_of(settings: Settings) -> list[str]:
-    """Return the last layers of the stages; layers after an explained channel are left out."""
-    return [layer.name for layer in _layers_of(settings) if layer.stage]
+def sweeps_of(settings: Settings) -> tuple[list[str], list[str]]:
+    """Return the layers of the blocks that can have a map, and the last layers of the stages.
 
-
-def blocks_of(settings: Settings) -> list[str]:
-    """Return the layers of the blocks that can have a map; layers after an explained channel are left out."""
-    known = {layer.name for layer in _layers_of(settings)}
+    Layers after an explained channel are left out.
+    """
+    names = [layer.name for layer in settings.loaded.layers]
+    known = names[: names.index(settings.unit[0]) + 1] if settings.unit else names
     outs = [block.steps[block.out] for block in network_blocks(settings.loaded).blocks]
-    return [step.layer.name for step in outs if step.why not in WITHOUT_MAP and step.layer.name in known]
-
-
-def _layers_of(settings: Settings) -> list[explainers.Layer]:
-    """Return the layers of a network, up to an explained channel."""
-    layers = settings.loaded.layers
-    names = [layer.name for layer in layers]
-    return layers[: names.index(settings.unit[0]) + 1] if settings.unit else layers
+    blocks = [step.layer.name for step in outs if step.why not in WITHOUT_MAP and step.layer.name in known]
+    return blocks, [layer.name for layer in settings.loaded.layers if layer.stage and layer.name in known]
 
 
 def network_blocks(loaded: LoadedModel) -> explainers.Blocks:
@@ -164,6 +157,8 @@ def inspect(settings: Settings, crop: Image.Image, images: torch.Tensor) -> Scen
         if chosen is None and default is not None:
             note = messages.not_detected(settings, [item.name for item in objects], default.name)
             settings, chosen = replace(settings, notes=(*settings.notes, note)), default
+        if chosen is not None:
+            settings = replace(settings, target=chosen.label, rank=chosen.rank)
     if chosen is not None:
         message, remedy = "", {}
     return Scene(settings, crop, tuple(objects), chosen, message, remedy)
@@ -246,7 +241,7 @@ def nearer_layer(scene: Scene, images: torch.Tensor) -> Settings | None:
     its later stages.
     """
     settings, loaded = scene.settings, scene.settings.loaded
-    if scene.chosen is None or settings.layer != loaded.default or not settings.takes_layer:
+    if scene.chosen is None or settings.layer != loaded.default or not settings.method.takes_layer:
         return None
     names = [layer.name for layer in loaded.layers if layer.stage or layer.name == loaded.default]
     earlier = names[: names.index(loaded.default)]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,16 +85,6 @@ def _respond(event: gr.EventData, request: gr.Request) -> Iterator[Any]:
         yield message
     if empty:
         yield gr.skip()  # Gradio requires a step
-
-
-def _waiting(demo: gr.Blocks) -> int:
-    """Return the number of requests that Gradio has not started."""
-    return len(demo._queue)
-
-
-def _thumbnails(_: Request) -> Response:
-    """Answer a request for the thumbnails of the examples."""
-    return Response(examples.thumbnails(), media_type="image/jpeg")
 
 
 def _units(request: Request) -> Response:
@@ -200,7 +189,10 @@ def _routes(script: bundle.Bundle, agents: Agents | None, monitoring: Monitoring
         Route(f"/hl/{script.name}", script.respond),
         *(agents.routes if agents else []),
         *(monitoring.routes if monitoring else []),
-        Route(f"/hl/{examples.thumbnails_name()}", _thumbnails),
+        Route(
+            f"/hl/{examples.thumbnails_name()}",
+            lambda _: Response(examples.thumbnails(), media_type="image/jpeg"),
+        ),
         Route(f"/hl/{PREVIEW.name}", _file(PREVIEW)),
         Mount("/hl-examples", StaticFiles(directory=examples.ASSETS / "examples")),
         Route("/hl/lab/example.json", _file(PAGE / "lab" / "example.json")),
@@ -231,7 +223,8 @@ def serve(
     remove_leftovers()
     shutdown = Shutdown()
     if monitoring:
-        monitoring.waiting, monitoring.stopping = partial(_waiting, demo), shutdown.requested.is_set
+        # The requests that Gradio has not started.
+        monitoring.waiting, monitoring.stopping = lambda: len(demo._queue), shutdown.requested.is_set
         runs.observers.append(monitoring.observe)
     os.environ["FORWARDED_ALLOW_IPS"] = ""  # the guard reads the address of a visitor, see `Hosts.address`
     os.environ.pop("SYSTEM", None)  # on a Space, Gradio would start a server that replaces the code of the page

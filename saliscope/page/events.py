@@ -76,17 +76,13 @@ class Ask:
 def parse(data: Any, session: str | None) -> Ask:
     """Return the request that a script sent; what has the wrong type is left out."""
     fields = data if isinstance(data, dict) else {}
-
-    def given(name: str) -> dict[str, Any]:
-        value = fields.get(name)
-        return value if isinstance(value, dict) else {}
-
     number, crops = fields.get("number"), fields.get("crops")
+    sent, form = (value if isinstance(value, dict) else {} for value in (fields.get("data"), fields.get("form")))
     return Ask(
         str(fields.get("part")),
         str(fields.get("event")),
-        given("data"),
-        given("form"),
+        sent,
+        form,
         session or "",
         number if type(number) is int and number else None,
         tuple(crop for crop in crops if isinstance(crop, str)) if isinstance(crops, list) else (),

@@ -55,17 +55,17 @@ class Preparation:
         name = getattr(self.interpolation, "value", self.interpolation)
         object.__setattr__(self, "interpolation", InterpolationMode(name))
 
-    @property
+    @cached_property
     def size(self) -> tuple[int, int]:
         """Height and width of the network input in pixels."""
         return (self.side, self.side) if isinstance(self.side, int) else self.side
 
-    @property
+    @cached_property
     def channels(self) -> int:
         """Channels of the network input."""
         return len(self.mean)
 
-    @property
+    @cached_property
     def raw(self) -> bool:
         """Whether `mean` or `std` exceed 1. They then apply to the original values of an image, not to [0, 1]."""
         return any(abs(value) > 1 for value in (*self.mean, *self.std))

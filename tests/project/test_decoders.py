@@ -26,7 +26,6 @@ DECODERS = {
 """Modules and their functions that decode bytes."""
 OWN_FILES = {
     "saliscope/page/agents/tools.py": "Image.open",  # an overlay that the page has drawn
-    "saliscope/compute/methods/measure.py": "Image.open",  # a command that measures methods on an example
     "saliscope/compute/units.py": "Image.open",  # an index that the project or the owner of the page has made
     "saliscope/compute/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
 }

@@ -9,7 +9,7 @@ import pytest
 
 import saliscope.page  # noqa: F401 settings of gradio, before it is imported
 from saliscope.compute import removal
-from saliscope.compute.jobs.recent import Recent
+from saliscope.compute.results_cache import Recent
 from tests.saliscope.browser.conftest import served
 
 

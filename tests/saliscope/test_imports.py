@@ -14,7 +14,7 @@ from tests.project.sources import ROOT, files, module_of
 
 SESSION = (
     "saliscope.compute.api_messages saliscope.compute.text_messages saliscope.compute.request "
-    "saliscope.compute.bundles.links saliscope.compute.erase.second saliscope.compute.lab.experiments "
+    "saliscope.compute.bundles.links saliscope.compute.lab.experiments "
     "saliscope.compute.lab.expressions saliscope.compute.methods.costs "
     "saliscope.compute.methods.explanations saliscope.compute.methods.lines saliscope.compute.methods.papers"
 ).split()
@@ -63,9 +63,8 @@ def test_texts_jobs_and_requests_do_not_import_torch() -> None:
 
 
 def test_an_explanation_of_the_built_in_network_does_not_import_torchvision() -> None:
-    """Nor does anything else that answers a request; `measure` is a script."""
-    names = [module_of(path) for path in files("saliscope/compute")]
-    run(EXPLAIN, *(name for name in names if name != "saliscope.compute.methods.measure"))
+    """Nor does anything else that answers a request."""
+    run(EXPLAIN, *(module_of(path) for path in files("saliscope/compute")))
 
 
 def test_dir_lists_the_public_names_and_importing_them_does_not_import_torch() -> None:

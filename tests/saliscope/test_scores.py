@@ -20,8 +20,8 @@ from saliscope import zoo
 from saliscope.cli import commands
 from saliscope.compute import engine, messages, model_cache
 from saliscope.compute.answers import Answer
-from saliscope.compute.bundles import messages as captions
 from saliscope.compute.bundles import record
+from saliscope.compute.bundles import record as captions
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 from saliscope.compute.trust import messages as trust_messages

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope.compute import messages as page_messages
 from saliscope.compute.bundles import messages
-from saliscope.compute.request import LONGEST, NAMES, Request
+from saliscope.compute.request import LONGEST, NAMES, Request, uploaded
 from saliscope.errors import Refused
-from saliscope.images import examples, run_images, uploads
+from saliscope.images import examples, run_images
 from saliscope.names import IN_SHORT_LISTS, nearest
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read(query: Mapping[str, str], stored: Any = None) -> tuple[Request, example
     if query.get(OWN):
         file, image = stored.get("file") if isinstance(stored, dict) else None, None
         with contextlib.suppress(Refused):  # not an upload, or already deleted
-            image = str(uploads.inside_uploads(file)) if file else None
+            image = uploaded(file) if file else None
         return Request(image, **settings), None, notes
     if query.get("example") == NONE:
         return Request(None, **settings), None, notes

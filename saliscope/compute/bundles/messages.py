@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from saliscope.compute.messages import short
-from saliscope.compute.text_messages import similarity
 from saliscope.names import did_you_mean
-from saliscope.percentages import percent
 
 if TYPE_CHECKING:
-    from saliscope.compute.answers import Settings
+    pass
 
 GONE = (
     "The image of this link was uploaded by a user, and this browser no longer has it. Choose the file again or "
@@ -76,35 +74,6 @@ SAVE: dict[str, Any] = {
 """Labels and messages used by page/share/."""
 
 
-def caption(record: dict[str, Any]) -> list[str]:
-    """Return the caption of a saved figure: method, class, layer and model, then the options if there are any."""
-    question, answer = record["question"], record["answer"]
-    text, probability = answer["title"], answer["probability"]
-    if answer["reads_class"]:
-        values = "" if probability is None else f" ({percent(probability)})"
-        if answer.get("similarities"):
-            values = f" (cosine {similarity(answer['similarities'])})"
-        text += f" for {answer.get('subject', question['class'])}{values}"
-    if answer["takes_layer"]:
-        text += f" at layer {question['layer']}"
-    text += f" of {answer['model']}"
-    if question["plane"] is not None:
-        text += f", plane {question['plane']}"
-    if question.get("edit"):
-        text += ", after an edit of the image"
-    if answer["share"] < 1:
-        text += f", stopped at {100 * answer['share']:.0f}%"
-    text += f", computed on {answer['device']}"
-    options = ", ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in question["options"].items())
-    return [f"{text}.", *([f"Options: {options}."] if options else [])]
-
-
-def _option(value: Any) -> str:
-    return (
-        str(value).lower() if isinstance(value, bool) else f"{value:.12g}" if isinstance(value, float) else str(value)
-    )
-
-
 # Replaying a bundle
 
 NO_BUNDLE = (
@@ -122,51 +91,6 @@ FAILED = "The bundle could not be replayed because of an internal error. See the
 def no_file(path: str) -> str:
     """Return the message for a missing file."""
     return f"File not found: “{short(path, 200)}”."
-
-
-def image_line(matches: bool) -> str:
-    """Return the line that tells whether the image has the stored hash."""
-    return f"Image       {'hash matches' if matches else 'hash mismatch: this is not the image that was explained'}"
-
-
-def heading(name: str, settings: Settings, question: Any) -> str:
-    """Return the line that names the recomputed map."""
-    target = f" for {short(str(question.get('class')))}" if settings.method.reads_class else ""
-    layer = f" at {settings.layer}" if settings.takes_layer else ""
-    text = f"{settings.method.title}{target}{layer} of {settings.loaded.title}"
-    return f"\n{short(name)}: {text}" if name else f"Recomputing {text}"
-
-
-def weights(match: bool, title: str) -> str:
-    """Return the line that tells whether the weights have the stored hash."""
-    return f"Weights     {'hash matches' if match else f'hash mismatch: {title} has different weights here'}"
-
-
-def shapes(one: tuple[int, ...], other: tuple[int, ...]) -> str:
-    """Return the line for two maps of different sizes."""
-    stored, now = (" x ".join(map(str, shape)) for shape in (one, other))
-    return f"Map         {stored} in the bundle, {now} now: different"
-
-
-def difference(largest: float, size: float, equal: bool, exact: bool) -> str:
-    """Return the line that compares the values of the two maps."""
-    verdict = "bitwise equal" if exact else "equal within rounding" if equal else "different"
-    return f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}"
-
-
-def device(then: Any, now: str) -> str:
-    """Return the line for a map that another device computed, or an empty string."""
-    return f"Device      {short(str(then))} then, {now} now" if then and then != now else ""
-
-
-def versions(then: dict[str, str], now: dict[str, str]) -> str:
-    """Return the line with the versions that differ, or an empty string."""
-    changed = [
-        f"{name} {short(value)} then, {now.get(name, 'none')} now"
-        for name, value in then.items()
-        if now.get(name) != value
-    ]
-    return f"Versions    {'; '.join(changed)}" if changed else ""
 
 
 def no_option(method: str, unknown: list[str], near: list[str], known: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The record of a map in a bundle: all parameters, and the hashes of its inputs."""
+"""What a saved map says about itself: its record with all parameters and the hashes of its inputs, and its caption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import torch
 from saliscope import __version__
 from saliscope.compute import messages, model_cache
 from saliscope.compute.answers import Answer, LoadedModel
+from saliscope.compute.text_messages import similarity
 from saliscope.images.pixels import pixel_hash
+from saliscope.percentages import percent
 
 FORMAT, VERSION = "saliscope-bundle", 1
 PACKAGES = ("torch", "torchvision", "pillow", "numpy")
@@ -23,7 +25,9 @@ PACKAGES = ("torch", "torchvision", "pillow", "numpy")
 
 def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
     """Return the question that reproduces an answer, and its description; `packed` is the map as sent to the page."""
-    settings = step.settings
+    settings, edit = step.settings, step.settings.edit
+    # The crop that the network sees, before an edit.
+    seen = {"sha256": edit.unedited if edit else pixel_hash(step.crop), "size": list(step.crop.size)}
     options = {name: value for name, value in step.options.items() if isinstance(value, (bool, int, float, str))}
     question = {
         "model": settings.loaded.name,
@@ -33,13 +37,13 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "options": options,
         "bands": settings.bands.text if settings.bands else "",
         "plane": step.plane if step.planes else None,
-        **({"edit": settings.edit.text} if settings.edit else {}),
+        **({"edit": edit.text} if edit else {}),
     }
     answer = {
         "title": settings.method.title,
         "model": settings.loaded.title,
         "reads_class": settings.method.reads_class,
-        "takes_layer": settings.takes_layer,
+        "takes_layer": settings.method.takes_layer,
         "probability": None if settings.unit or not settings.loaded.has_probabilities else step.confidence,
         "subject": messages.subject(step),
         "similarities": step.probabilities.tolist() if settings.sentences and step.probabilities is not None else None,
@@ -53,17 +57,39 @@ def record(step: Answer, packed: dict[str, Any]) -> dict[str, Any]:
         "question": question,
         "answer": answer,
         "seed": options.get("seed"),
-        "input": _input(step),
+        "input": seen | ({"second_sha256": edit.second} if edit and edit.second else {}),
         "shape": [packed["h"], packed["w"]],
         "sha256": _map_hash(packed),
     }
 
 
-def _input(step: Answer) -> dict[str, Any]:
-    """Return the hash and the size of the crop that the network sees, before an edit."""
-    edit = step.settings.edit
-    known = {"sha256": edit.unedited if edit else pixel_hash(step.crop), "size": list(step.crop.size)}
-    return known | ({"second_sha256": edit.second} if edit and edit.second else {})
+def caption(record: dict[str, Any]) -> list[str]:
+    """Return the caption of a saved figure: method, class, layer and model, then the options if there are any."""
+    question, answer = record["question"], record["answer"]
+    text, probability = answer["title"], answer["probability"]
+    if answer["reads_class"]:
+        values = "" if probability is None else f" ({percent(probability)})"
+        if answer.get("similarities"):
+            values = f" (cosine {similarity(answer['similarities'])})"
+        text += f" for {answer.get('subject', question['class'])}{values}"
+    if answer["takes_layer"]:
+        text += f" at layer {question['layer']}"
+    text += f" of {answer['model']}"
+    if question["plane"] is not None:
+        text += f", plane {question['plane']}"
+    if question.get("edit"):
+        text += ", after an edit of the image"
+    if answer["share"] < 1:
+        text += f", stopped at {100 * answer['share']:.0f}%"
+    text += f", computed on {answer['device']}"
+    options = ", ".join(f"{name.replace('_', ' ')} {_option(value)}" for name, value in question["options"].items())
+    return [f"{text}.", *([f"Options: {options}."] if options else [])]
+
+
+def _option(value: Any) -> str:
+    return (
+        str(value).lower() if isinstance(value, bool) else f"{value:.12g}" if isinstance(value, float) else str(value)
+    )
 
 
 def _map_hash(packed: dict[str, Any]) -> str:

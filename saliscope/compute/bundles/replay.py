@@ -19,6 +19,7 @@ from saliscope.compute.answers import Answer, Scene
 from saliscope.compute.bundles import bundle, messages, reading, record
 from saliscope.compute.erase import engine as erase
 from saliscope.compute.jobs import runs
+from saliscope.compute.messages import short
 from saliscope.errors import Refused
 from saliscope.zoo import devices
 from saliscope.zoo import settings as model_settings
@@ -61,7 +62,8 @@ def run(
 
 def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
     """Yield lines of the report, and whether each is free of differences."""
-    yield messages.image_line(stored.hash_matches), stored.hash_matches
+    matches = "hash matches" if stored.hash_matches else "hash mismatch: this is not the image that was explained"
+    yield f"Image       {matches}", stored.hash_matches
     model_cache.start(model, own)
     for _ in model_cache.wait():
         pass
@@ -76,30 +78,44 @@ def _compare(stored: reading.Bundle, model: str, own: Mapping[str, Any] | None) 
         files = str(image), str(second) if stored.second else None
         for stored_map in stored.maps:
             yield from _compare_map(stored_map, files)
-    if versions := messages.versions(stored.versions, record.versions()):
-        yield versions, True
+    now = record.versions()
+    changed = [
+        f"{name} {short(value)} then, {now.get(name, 'none')} now"
+        for name, value in stored.versions.items()
+        if now.get(name) != value
+    ]
+    if changed:
+        yield f"Versions    {'; '.join(changed)}", True
 
 
 def _compare_map(stored: reading.Map, files: Files) -> Iterator[tuple[str, bool]]:
     if stored.answer.get("share", 1) != 1:
         raise Refused(messages.STOPPED)
     settings = bundle.resolve_settings(stored.question)
-    yield messages.heading(stored.name, settings, stored.question), True
+    title, method = settings.loaded.title, settings.method
+    target = f" for {short(str(stored.question.get('class')))}" if method.reads_class else ""
+    text = f"{method.title}{target}{f' at {settings.layer}' if method.takes_layer else ''} of {title}"
+    yield f"\n{short(stored.name)}: {text}" if stored.name else f"Recomputing {text}", True
     matches = record.weights(settings.loaded)["sha256"] == stored.weights
-    yield messages.weights(matches, settings.loaded.title), matches
+    yield f"Weights     {'hash matches' if matches else f'hash mismatch: {title} has different weights here'}", matches
     if not stored.hash_matches:
         yield messages.CHANGED, False
     answer = _recompute(stored.question, files)
-    if other := messages.device(stored.answer.get("device"), answer.explanation.device):
-        yield other, True
+    then, device = stored.answer.get("device"), answer.explanation.device
+    if then and then != device:
+        yield f"Device      {short(str(then))} then, {device} now", True
     recomputed = answer.map.float().cpu().numpy()
     if recomputed.shape != stored.values.shape:
-        yield messages.shapes(stored.values.shape, recomputed.shape), False
+        sizes = [" x ".join(map(str, values.shape)) for values in (stored.values, recomputed)]
+        yield f"Map         {sizes[0]} in the bundle, {sizes[1]} now: different", False
         return
     largest, size, same_gaps = _difference(stored.values, recomputed)
-    short = str(settings.options.get("precision", "")) in ("bf16", "float16")
-    equal = same_gaps and largest <= (SHORT if short else ROUNDING) * size
-    yield messages.difference(largest, size, equal, exact=largest == 0 and same_gaps), equal
+    is_short = str(settings.options.get("precision", "")) in ("bf16", "float16")
+    equal = same_gaps and largest <= (SHORT if is_short else ROUNDING) * size
+    verdict = "equal within rounding" if equal else "different"
+    if largest == 0 and same_gaps:
+        verdict = "bitwise equal"
+    yield f"Map         largest difference {largest:.3g} for values up to {size:.3g}: {verdict}", equal
 
 
 def _recompute(question: Any, files: Files) -> Answer:

@@ -43,7 +43,6 @@ class Sheet:
     lowest: torch.Tensor
     sparsity: torch.Tensor
     dead: torch.Tensor
-    pages: int
 
     @property
     def total(self) -> int:

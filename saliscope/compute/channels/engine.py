@@ -30,6 +30,7 @@ from saliscope.compute.channels.answers import (
 )
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
+from saliscope.compute.messages import plain
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 
@@ -62,9 +63,8 @@ def sheet(request: Request, run: Run, numbers: list[int] | None = None, known: s
     chosen, highest, lowest = maps[numbers[:size]], maps.amax((1, 2)), maps.amin((1, 2))
     largest = maps.nan_to_num(0.0, 0.0, 0.0).abs().amax((1, 2))
     dead = (largest <= DEAD * largest.max()) & maps.isfinite().all(2).all(1)
-    pages = -(-len(maps) // size)
     statistics = means, highest, lowest, sparsity(maps, dead), dead
-    yield Sheet(settings, inputs.crop, inputs.ids, numbers[:size], chosen, *statistics, pages)
+    yield Sheet(settings, inputs.crop, inputs.ids, numbers[:size], chosen, *statistics)
 
 
 def capacity(maps: torch.Tensor) -> int:
@@ -230,7 +230,7 @@ def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tup
     try:
         gradient_map, before = network.cell_gradient(name, inputs.images, layer, number, position)
     except ValueError as error:  # a network without gradients, such as a quantized one
-        reason = messages.no_gradient(error)
+        reason = plain(str(error))
     grid, value = tuple(plane.shape), float(plane[position])
     return InputGradient(
         inputs.settings, inputs.crop, number, grid, position, strongest, before, value, gradient_map, reason
@@ -244,11 +244,12 @@ def _contribution(inputs: _Inputs, number: int) -> Contribution:
         return Contribution(settings, number, None, None, None, settings.refusal or messages.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer
     axis = next(known.channel_axis for known in settings.loaded.layers if known.name == layer)
-    effect = network_calls.effect(name, images, subject.target, layer, axis, number)
+    options = {"target": subject.target, "layer": layer, "axis": axis, "channel": number}
+    effect = float(network_calls.run(name, network_calls.effect, images, **options))
     try:
         parts, reason = network.contributions(name, images, subject.target, layer), ""
     except ValueError as error:
-        parts, reason = None, messages.no_gradient(error)
+        parts, reason = None, plain(str(error))
     return Contribution(settings, number, subject, parts, effect, reason)
 
 

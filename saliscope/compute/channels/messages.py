@@ -169,11 +169,6 @@ def no_cell(cell: tuple[int, int], grid: tuple[int, ...]) -> str:
     return f"No cell at row {cell[0] + 1}, column {cell[1] + 1}: the layer has {grid[0]} × {grid[1]} cells."
 
 
-def no_gradient(error: Exception) -> str:
-    """Return the message for a layer without a gradient."""
-    return messages.plain(str(error))
-
-
 def gone(number: int, layer: str, count: int) -> str:
     """Return the message for an open channel that the new layer does not have."""
     return f"Channel {number} was closed because {layer} only has channels 0 to {count - 1}."

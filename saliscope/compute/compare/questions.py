@@ -12,7 +12,7 @@ from PIL import Image
 from saliscope import limits
 from saliscope.compute import engine, model_cache, network_calls, scene
 from saliscope.compute import messages as page_messages
-from saliscope.compute.answers import MIN_SCORE, Scene, Settings, Step
+from saliscope.compute.answers import MIN_SCORE, Scene, Settings, Step, Window
 from saliscope.compute.compare import messages
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
@@ -51,13 +51,6 @@ class PanelRequest:
         return self.own.get("model", self.page.get("model")) != self.page.get("model")
 
 
-@dataclass(frozen=True)
-class CropBox:
-    """The part of the image that the network sees: left, top, right and bottom as fractions."""
-
-    box: tuple[float, float, float, float]
-
-
 def parse(data: dict[str, Any]) -> PanelRequest:
     """Parse the message of a script; invalid names are ignored, and an invalid panel number means the first panel."""
     slot, number, options = data.get("slot"), data.get("number"), data.get("options")
@@ -82,7 +75,7 @@ def _parse_names(values: Any, names: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in strings.items() if len(value) <= LONGEST}
 
 
-def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step | CropBox]:
+def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step | Window]:
     """Yield the answer of a panel step by step; long methods yield partial maps.
 
     An unknown name in the overrides of the panel is refused. A name of the page that the model of the panel does not
@@ -93,7 +86,8 @@ def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step 
     question = yield from _question(panel_request, image, run)
     if panel_request.place or panel_request.runner_up:
         settings, full_image, images = engine.load_input(engine.resolve(question), question)
-        yield CropBox(settings.loaded.model.preparation.window(*full_image.size))
+        assert settings.window, "the image was opened"
+        yield settings.window
         if panel_request.runner_up:
             with turns.enqueue(run, long=False) as turn:
                 yield from engine.wait_turn(turn)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,12 +20,11 @@ from saliscope.compute.concepts import messages, network
 from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
 from saliscope.compute.interventions.answers import BeforeAfter, Maps
 from saliscope.compute.interventions.engine import class_changes, explained
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import Turn, turns
-from saliscope.compute.request import Request
+from saliscope.compute.request import Request, uploaded
+from saliscope.compute.results_cache import Recent
 from saliscope.errors import Refused
-from saliscope.images import examples, uploads
 
 FILES = 32
 """Maximum number of images of a batch."""
@@ -49,7 +49,7 @@ def parse(data: dict[str, Any]) -> Wanted:
     if k not in messages.COUNTS:
         raise Refused(messages.INVALID)
     paths = files[:FILES] if isinstance(files, list) else []
-    return Wanted(k, tuple(str(uploads.inside_uploads(path)) for path in paths))
+    return Wanted(k, tuple(uploaded(path) for path in paths))
 
 
 def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measured]:
@@ -63,12 +63,9 @@ def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measu
         found = yield from _find(settings, request, wanted, turn)
         target = scene.target_of(settings)
         target, subject = explained(settings, target, network_calls.scores(settings.loaded.name, images))
-        effects = yield from _stream(
-            lambda report: network.effects(settings.loaded.name, images, found.concepts, target, report),
-            messages.MEASURING,
-            turn,
-        )
-    yield Measured(settings, crop, found, effects, subject)
+        work = partial(_run, settings, network.effects, images, concepts=found.concepts, target=target)
+        effects = yield from _stream(work, messages.MEASURING, turn)
+    yield Measured(settings, crop, found, effects[0].float(), subject)
 
 
 def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run) -> Iterator[Waiting | BeforeAfter]:
@@ -84,10 +81,11 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
             raise Refused(messages.INVALID)
         drawn, target = _with_quick_method(settings), scene.target_of(settings)
         options = {"method": drawn.method.name, "target": target, **drawn.method_arguments}
-        scores, maps = network.scale(settings.loaded.name, images, found.concepts, {index: factor}, **options)
-    _, subject = explained(settings, target, scores[0])
+        options |= {"concepts": found.concepts, "factors": {index: factor}}
+        before, after, *maps = network_calls.run(settings.loaded.name, network.scale, images, **options)
+    _, subject = explained(settings, target, before[0])
     old, new = (engine.first_plane(each.placed) for each in maps)
-    classes = class_changes(settings, *scores)
+    classes = class_changes(settings, before[0].float(), after[0].float())
     yield BeforeAfter(settings=drawn, crop=crop, classes=classes, subject=subject, maps=Maps(old, new, 1.0))
 
 
@@ -111,14 +109,13 @@ def _key(settings: Settings, request: Request, wanted: Wanted) -> str:
 def _paths(settings: Settings, request: Request, wanted: Wanted) -> dict[str, str]:
     """Return the paths of the images by name, that of the page first, as many as the grid of the layer permits."""
     assert request.image, "the image was loaded"
-    others = {f"Image {number}": path for number, path in enumerate(wanted.files, 1)}
-    if not others and settings.loaded.model.channels in (1, 3):
-        others = {example.alt: str(example.path) for example in examples.all_examples().values()}
-    known, found = {results_cache.content(request.image)}, {messages.THIS_IMAGE: request.image}
-    for name, path in others.items():
+    found, known = {messages.THIS_IMAGE: request.image}, {results_cache.content(request.image)}
+    for number, path in enumerate(wanted.files, 1):
         if (content := results_cache.content(path)) not in known:
-            found[name] = path
+            found[f"Image {number}"] = path
             known.add(content)
+    if not wanted.files and settings.loaded.model.channels in (1, 3):
+        found |= results_cache.other_examples([request.image])
     cells = math.prod(_layer(settings).grid or ())
     return dict(list(found.items())[: max(1, CELLS // cells)])
 
@@ -140,12 +137,20 @@ def _find(settings: Settings, request: Request, wanted: Wanted, turn: Turn) -> G
         _, image, images = engine.load_input(settings, replace(request, image=path))
         crops.append(settings.loaded.model.crop(image))
         inputs.append(images)
-    name, layer, batch = settings.loaded.name, settings.layer, torch.cat(inputs)
-    concepts, maps = yield from _stream(lambda report: network.find(name, batch, layer, wanted.k, report), says, turn)
-    placed = explainers.place(maps, _layer(settings).placement)
-    found = Found(concepts, placed[0], [_cuts(list(paths), crops, placed[:, k]) for k in range(len(concepts))])
+    work = partial(_run, settings, network.find, torch.cat(inputs), layer=settings.layer, k=wanted.k)
+    concepts, dictionary, maps = yield from _stream(work, says, turn)
+    placed = explainers.place(maps.float(), _layer(settings).placement)
+    cuts = [_cuts(list(paths), crops, placed[:, k]) for k in range(len(concepts))]
+    found = Found(replace(concepts, dictionary=dictionary), placed[0], cuts)
     _found.put(key, found)
     return found
+
+
+def _run(settings: Settings, function: Callable[..., Any], images: torch.Tensor, report: Any, **options: Any) -> Any:
+    """Call a function of network.py that reports its progress."""
+    return network_calls.run(
+        settings.loaded.name, function, images, **options, **network_calls.progress_options(report)
+    )
 
 
 def _stream(work: Callable[[Callable[[Any], bool]], Any], says: str, turn: Turn) -> Generator[Waiting, None, Any]:

@@ -28,7 +28,6 @@ ONLY_CLASSIFIERS = (
 ONLY_CLASSES = "The smallest region is that of a predicted class. Choose a class instead of a sentence or channel."
 ACCEPTED = "image/*,.tif,.tiff"
 """Files offered as a second image; unlike the changes of channels, an edit needs pixels with colors."""
-NO_EXAMPLE = "This example does not exist, so there is no second image. Choose another one."
 
 
 TERMS = {

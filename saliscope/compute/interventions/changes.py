@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 from saliscope.compute.channels.messages import no_channel
-from saliscope.compute.erase.second import second_image
 from saliscope.compute.interventions import messages
 from saliscope.compute.interventions.answers import Change
-from saliscope.compute.request import parse_cell
+from saliscope.compute.request import parse_cell, second_image
 from saliscope.errors import Refused
 
 LONGEST = 20_000

@@ -19,10 +19,10 @@ from saliscope.compute.channels.engine import cell_of
 from saliscope.compute.interventions import messages, network
 from saliscope.compute.interventions.answers import Change, Changed, ClassChange, Maps, Place
 from saliscope.compute.interventions.changes import parse_channels
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import Turn, turns
 from saliscope.compute.request import Request
+from saliscope.compute.results_cache import Recent
 from saliscope.compute.text_messages import quoted
 from saliscope.errors import Refused
 
@@ -59,7 +59,9 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
             top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
             found, place = yield from _positions(inputs, place, top, turn)
         edit, method = network.Edit(place, change, inputs.swapped), settings.method.name
-        before, after, new = network.scores_and_map(name, method, inputs.images, edit, **_options(inputs, target))
+        options = {"method": method, "edit": edit, **_options(inputs, target)}
+        *scores, new = network_calls.run(name, network.scores_and_map, inputs.images, **options)
+        before, after = (each[0].float() for each in scores)
         shown, subject = explained(settings, target, before)
         answer = Changed(
             settings=settings,
@@ -166,7 +168,8 @@ def _long_maps(
         old = yield from engine.stream(work, turn.run, partial(waiting, 0), turn)
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
-    work = partial(network.explain, inputs.name, method, inputs.images, edit, **options)
+    changed = partial(network.explain_changed, edit=edit)
+    work = partial(network_calls.explain, inputs.name, method, inputs.images, around=changed, **options)
     new = yield from engine.stream(work, turn.run, partial(waiting, parts - 1), turn)
     if turn.run.cancelled:
         raise Refused(messages.STOPPED)
@@ -189,7 +192,9 @@ def _positions(
         assert swapped is not None, "positions are only swapped"
 
         def work(report: Callable[[Any], bool]) -> torch.Tensor:
-            return network.position_effects(inputs.name, inputs.images, place, swapped, target, report)
+            options = {"target": target, "layer": place.layer, "channels": place.channels, "others": swapped}
+            options |= network_calls.progress_options(report)
+            return network_calls.run(inputs.name, network.position_effects, inputs.images, **options)[0].float()
 
         effects = yield from engine.stream(
             work, turn.run, lambda step: Waiting(messages.POSITIONS, step.fraction), turn

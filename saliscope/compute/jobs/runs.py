@@ -42,6 +42,7 @@ class Run:
         self.outcome = ""
         """How the work ended: done, refused, stopped, superseded or failed."""
         self.began, self.took = time.monotonic(), 0.0
+        self.session = name.partition("/")[0]
         self.visitor = visitors.of(self.session)
         self._stop, self.wake = threading.Event(), threading.Event()
 
@@ -56,25 +57,20 @@ class Run:
         self.stop()
 
     @property
-    def session(self) -> str:
-        """The session of the user."""
-        return self.name.partition("/")[0]
-
-    @property
     def kind(self) -> str:
         """The part of the page that requested the work, "map" for the overlay, "api" for endpoints."""
         return (self.name.partition("/")[2] or "map") if self.name else "api"
 
-    def _outcome(self) -> str:
-        if self.superseded or self.cancelled:
-            return "superseded" if self.superseded else "stopped"
-        errors = sys.modules.get("explainers.errors")  # importing it would take seconds
-        refusals = (Refused, errors.ExplainerError) if errors else (Refused,)
-        return "done" if self.failure is None else "refused" if isinstance(self.failure, refusals) else "failed"
-
     def end(self) -> None:
         """Record the end of the work, and call the observers."""
-        self.ended, self.took, self.outcome = True, time.monotonic() - self.began, self._outcome()
+        self.ended, self.took = True, time.monotonic() - self.began
+        errors = sys.modules.get("explainers.errors")  # importing it would take seconds
+        refusals = (Refused, errors.ExplainerError) if errors else (Refused,)
+        self.outcome = "done" if self.failure is None else "failed"
+        if self.superseded or self.cancelled:
+            self.outcome = "superseded" if self.superseded else "stopped"
+        elif isinstance(self.failure, refusals):
+            self.outcome = "refused"
         for observe in observers:
             observe(self)
         self.failure = None  # its traceback would keep images and maps until the user's next run

@@ -65,7 +65,9 @@ class Turns:
         if long:
             places.become_long(run)
         with self._changed:
-            self._insert(turn)
+            self._waiting.append(turn)
+            if self._holder is None:
+                self._start_next()
         try:
             yield turn
         finally:
@@ -107,19 +109,13 @@ class Turns:
             if not may_yield or all(other.rank >= turn.rank for other in self._waiting):
                 return
             turn.resumes = True
-            self._insert(turn)
+            self._waiting.append(turn)
             self._start_next()
             while not self._changed.wait_for(lambda: self._holder is turn or turn.run.cancelled, 0.25):
                 pass  # a stopped run does not notify this condition
         turn.earlier += now - turn.start
         turn.start = time.monotonic()
         turn.run.until += turn.start - now
-
-    def _insert(self, turn: Turn) -> None:
-        """Add a job to those that wait, and start it if no other computes."""
-        self._waiting.append(turn)
-        if self._holder is None:
-            self._start_next()
 
     def _order(self, turn: Turn) -> tuple[int, bool, bool, int, int]:
         """Return the key by which jobs wait; jobs with the same key wait in the order in which they came."""

@@ -78,7 +78,7 @@ def parse_form(data: Any) -> Experiment:
         raise Refusal(messages.BAD_FORM)
     for name, text in texts.items():
         if len(text) > (10 * limits.EXPRESSION_LENGTH if name == "program" else 2 * LONGEST):
-            raise Refusal(messages.too_long(len(text), limits.EXPRESSION_LENGTH))
+            raise Refusal(messages.too_long(len(text)))
     if texts["hook"] not in KINDS or texts["again"] not in dict(messages.AGAIN):
         raise Refusal(messages.BAD_FORM)
     return Experiment(**texts, amount=_amount(texts["hook"], amount))
@@ -105,7 +105,8 @@ def make_plan(experiment: Experiment) -> Plan:
     if where not in names:
         where = next(step.name for step in steps if step.value is not None)
         if experiment.where:
-            notes.append(messages.moved(messages.short(experiment.where), where))
+            name = messages.short(experiment.where)
+            notes.append(f"The expression has no {name}, so the hook was moved to {where}.")
     again = experiment.again
     seed = _seed("seed", experiment.seed, steps[-1].shape)
     second = _seed("second", experiment.second, steps[-1].shape) if again else None
@@ -119,16 +120,22 @@ def _seed(field: str, text: str, shape: tuple[int, ...]) -> Value | None:
     try:
         value = expressions.parse_value(text)
     except Refusal as refusal:
-        raise Refusal(messages.in_seed(str(refusal)), field) from None
+        raise Refusal(f"In the upstream gradient: {refusal}", field) from None
     if isinstance(value, float):
-        return _fill(shape, value)
+        return fill(shape, value)
     if expressions.shape_of(value) != shape:
-        raise Refusal(messages.wrong_seed(expressions.shape_of(value), shape), field)
+        given, wanted = map(expressions.format_shape, (expressions.shape_of(value), shape))
+        raise Refusal(
+            f"The upstream gradient has shape {given}, but the result has shape {wanted}. Use the shape of the result, "
+            "or one number for all elements.",
+            field,
+        )
     return value
 
 
-def _fill(shape: tuple[int, ...], value: float) -> Value:
-    return tuple(_fill(shape[1:], value) for _ in range(shape[0])) if shape else value
+def fill(shape: tuple[int, ...], value: float) -> Value:
+    """Return a value of this shape with the same number everywhere."""
+    return tuple(fill(shape[1:], value) for _ in range(shape[0])) if shape else value
 
 
 # PyTorch code

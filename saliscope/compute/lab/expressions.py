@@ -25,10 +25,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from saliscope import limits
-from saliscope.compute.lab import messages
+from saliscope.compute.lab.messages import plain_number, short, too_long
 from saliscope.errors import Refused
 
 Value = float | tuple["Value", ...]
+Operand = str | Value
+"""A subexpression: the name of a tensor, or a constant."""
 FUNCTIONS = ("mean", "sum", "relu", "exp", "log", "sqrt", "tanh", "sigmoid")
 REDUCING = ("mean", "sum")
 RESERVED = {*FUNCTIONS, "torch", "grads", "print", "hook", "handle", "name", "t", "g"}
@@ -42,6 +44,8 @@ TOKEN = re.compile(
 ASCII = str.maketrans({"·": "*", "×": "*", "−": "-", "÷": "/"})
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,11}", re.ASCII)
 NOT_FINITE = {"nan", "inf", "infinity"}
+ONLY_NUMBERS = "only numbers are allowed here, as in (1, 2, 3) or [[1, 2], [3, 4]]."
+NAN_OR_INFINITY = "NaN and ∞ are not supported. Write a number up to 1e12."
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "^": operator.pow}
 
 
@@ -61,7 +65,7 @@ class Step:
     shape: tuple[int, ...]
     value: Value | None = None
     op: str = ""
-    inputs: tuple[str | Value, ...] = ()
+    inputs: tuple[Operand, ...] = ()
     own: bool = True
     """False for a generated name."""
 
@@ -73,14 +77,6 @@ class Token:
     kind: str
     text: str
     at: int
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A subexpression: the name of a tensor, or a constant."""
-
-    value: str | Value
-    shape: tuple[int, ...]
 
 
 def parse(text: str) -> list[Step]:
@@ -99,14 +95,19 @@ def parse_value(text: str) -> Value:
     """
     parser = Parser(text)
     operand = parser.sum()
-    if parser.now.kind != "end" or isinstance(operand.value, str) or parser.steps:
-        parser.refuse(messages.ONLY_NUMBERS)
-    return operand.value
+    if parser.now.kind != "end" or isinstance(operand, str) or parser.steps:
+        parser.refuse(ONLY_NUMBERS)
+    return operand
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
     """Return the shape of a rectangular value."""
     return (len(value), *shape_of(value[0])) if isinstance(value, tuple) else ()
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape, such as "2 × 3"."""
+    return " × ".join(map(str, shape)) or "()"
 
 
 def source(step: Step) -> str:
@@ -129,7 +130,7 @@ class Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > limits.EXPRESSION_LENGTH:
-            raise Refusal(messages.too_long(len(text), limits.EXPRESSION_LENGTH))
+            raise Refusal(too_long(len(text)))
         self.text = text.translate(ASCII).replace("²", "^2").replace("³", "^3")
         self.tokens = self._tokenize()
         self.at = self.depth = 0
@@ -144,21 +145,22 @@ class Parser:
             match = TOKEN.match(self.text, at)
             if not match:
                 sign = self.text[at]
-                why = messages.NAN_OR_INFINITY if sign == "∞" else messages.unknown_sign(sign)
-                raise Refusal(messages.at(*self._position(at), why))
+                why = (
+                    f"unexpected character “{sign}”."
+                    if sign.isprintable()
+                    else "an unprintable character is not allowed."
+                )
+                self.refuse(NAN_OR_INFINITY if sign == "∞" else why, Token("sign", sign, at))
             if match.lastgroup != "space":
                 tokens.append(Token(str(match.lastgroup), match.group(), at))
             at = match.end()
         return [*tokens, Token("end", "", at)]
 
-    def _position(self, at: int) -> tuple[int, int]:
-        """Return line and column, starting at 1."""
-        before = self.text[:at]
-        return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
-
     def refuse(self, why: str, token: Token | None = None) -> NoReturn:
         """Raise an error at the position of `token`, by default the next token."""
-        raise Refusal(messages.at(*self._position((token or self.now).at), why))
+        before = self.text[: (token or self.now).at]
+        line, position = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise Refusal(f"Line {line}, position {position}: {why}")
 
     @property
     def now(self) -> Token:
@@ -177,15 +179,15 @@ class Parser:
         while self.take("\n", ";"):
             pass
         if self.now.kind == "end":
-            raise Refusal(messages.NOTHING_WRITTEN)
+            raise Refusal("The expression is empty. Try x = (1, 2, 3), followed by mean(x^2) on the next line.")
         while self.now.kind != "end":
             self.statement()
             if self.now.kind != "end" and not self.take("\n", ";"):
-                self.refuse(messages.unexpected(self.now.text))
+                self._refuse_unexpected(self.now)
             while self.take("\n", ";"):
                 pass
         if not any(step.value is not None for step in self.steps):
-            raise Refusal(messages.NO_TENSOR)
+            raise Refusal("There is no leaf tensor. Start with a line such as x = (1, 2, 3).")
         return self.steps
 
     def statement(self) -> None:
@@ -194,28 +196,29 @@ class Parser:
         if self.now.kind == "name" and self.tokens[self.at + 1].text == "=":
             name = self._new_name()
         operand = self.sum()
-        if not isinstance(operand.value, str):
+        if not isinstance(operand, str):
             if not name:
-                self.refuse(messages.NAMELESS, start)
+                self.refuse("a constant needs a name, as in x = (1, 2, 3).", start)
             if sum(step.value is not None for step in self.steps) >= limits.EXPRESSION_TENSORS:
-                self.refuse(messages.too_many_tensors(limits.EXPRESSION_TENSORS), start)
-            self.steps.append(Step(name, operand.shape, operand.value))
+                self.refuse(f"too many leaf tensors: at most {limits.EXPRESSION_TENSORS} are allowed.", start)
+            self.steps.append(Step(name, shape_of(operand), operand))
         elif len(self.steps) == count:
-            self.refuse(messages.same_tensor(operand.value), start)
+            self.refuse(f"this is only another name for {short(operand)}. Write an operation.", start)
         else:
             last = self.steps[-1]
             del self.shapes[last.name]
             name = name or self._free("out")
             self.steps[-1] = Step(name, last.shape, None, last.op, last.inputs)
-        self.shapes[name] = operand.shape
+        self.shapes[name] = self.steps[-1].shape
 
     def _new_name(self) -> str:
         token = self.now
         self._no_infinity(token)
         if not NAME.fullmatch(token.text) or keyword.iskeyword(token.text) or token.text in RESERVED:
-            self.refuse(messages.bad_name(token.text), token)
+            hint = "Use up to twelve letters and digits, such as x or m1."
+            self.refuse(f"“{short(token.text)}” is not a valid name. {hint}", token)
         if token.text in self.shapes:
-            self.refuse(messages.twice(token.text), token)
+            self.refuse(f"{short(token.text)} is already defined. Use another name.", token)
         self.at += 2
         return token.text
 
@@ -248,9 +251,9 @@ class Parser:
         self._enter()
         operand = self.minus()
         self.depth -= 1
-        if isinstance(operand.value, str):
-            return self._step(sign, "-", (operand.value,), operand.shape)
-        return Operand(_negative(operand.value), operand.shape)
+        if isinstance(operand, str):
+            return self._step(sign, "-", (operand,), self.shapes[operand])
+        return _negative(operand)
 
     def power(self) -> Operand:
         """Parse base and exponent, right-associative: 2^3^2 is 2^(3^2)."""
@@ -269,13 +272,13 @@ class Parser:
         if token.kind == "number":
             self.at += 1
             self._no_juxtaposition()
-            return Operand(self._number(token), ())
+            return self._number(token)
         if token.kind == "name":
             return self._name(token)
         if token.text == "[":
             return self._vector()
         if not self.take("("):
-            self.refuse(messages.unexpected(token.text))
+            self._refuse_unexpected(token)
         before = self.at - 1
         inner = self.sum()
         if self.now.text == ",":  # this is a vector
@@ -290,33 +293,44 @@ class Parser:
         self.at += 1
         if token.text in FUNCTIONS:
             if not self.take("("):
-                self.refuse(messages.needs_bracket(token.text))
+                self.refuse(f"{token.text} needs brackets: {token.text}(x).")
             operand = self.sum()
             self._close(")")
-            if not isinstance(operand.value, str):
-                self.refuse(messages.no_tensor_in(token.text), token)
-            return self._step(token, token.text, (operand.value,), () if token.text in REDUCING else operand.shape)
+            if not isinstance(operand, str):
+                self.refuse(f"{token.text} needs a named tensor as its argument.", token)
+            shape = () if token.text in REDUCING else self.shapes[operand]
+            return self._step(token, token.text, (operand,), shape)
         if token.text not in self.shapes:
             self._no_infinity(token)
             known = [step.name for step in self.steps if step.own]
-            self.refuse(messages.unknown_name(token.text, known, FUNCTIONS), token)
+            defined = f"Defined so far: {', '.join(known)}." if known else "Define it on a line above."
+            self.refuse(f"unknown name “{short(token.text)}”. {defined} Functions: {', '.join(FUNCTIONS)}.", token)
         self._no_juxtaposition()
-        return Operand(token.text, self.shapes[token.text])
+        return token.text
 
     def _no_juxtaposition(self) -> None:
         """Refuse a missing operator, as in 2 x."""
         if self.now.kind in ("name", "number") or self.now.text in ("(", "["):
-            self.refuse(messages.missing_times(self.tokens[self.at - 1].text, self.now.text))
+            left, right = short(self.tokens[self.at - 1].text), short(self.now.text)
+            self.refuse(f"missing operator between {left} and {right}. Try {left} * {right}.")
+
+    def _refuse_unexpected(self, token: Token) -> NoReturn:
+        if token.text == "=":
+            self.refuse("“=” must follow a single name at the start of a line.")
+        self.refuse(f"expected a number, a name or a bracket, got {_quoted(token)}.")
 
     def _vector(self) -> Operand:
         """Parse a vector or a matrix."""
         start = self.now
         value = self._row(0)
         self._no_juxtaposition()
-        shape = shape_of(value)
-        if math.prod(shape) > limits.EXPRESSION_NUMBERS:
-            self.refuse(messages.too_large(math.prod(shape), limits.EXPRESSION_NUMBERS), start)
-        return Operand(value, shape)
+        self._check_size(shape_of(value), start)
+        return value
+
+    def _check_size(self, shape: tuple[int, ...], token: Token) -> None:
+        count, most = math.prod(shape), limits.EXPRESSION_NUMBERS
+        if count > most:
+            self.refuse(f"this tensor would have {count} elements, but at most {most} are allowed.", token)
 
     def _row(self, depth: int) -> Value:
         opening = self.take("(", "[")
@@ -325,47 +339,49 @@ class Parser:
             token = self.now
             if token.kind != "number":
                 self._no_infinity(token)
-                self.refuse(messages.ONLY_NUMBERS)
+                self.refuse(ONLY_NUMBERS)
             self.at += 1
             number = self._number(token)
             return -number if sign and sign.text == "-" else number
         if depth == 2:
-            self.refuse(messages.TOO_NESTED, opening)
+            self.refuse("tensors can have at most two dimensions here.", opening)
         entries = [self._row(depth + 1)]
         while self.take(","):
             entries.append(self._row(depth + 1))
         if len({shape_of(entry) for entry in entries}) > 1:
-            self.refuse(messages.RAGGED, opening)
+            self.refuse("all rows of a tensor must have the same length.", opening)
         self._close(")" if opening.text == "(" else "]")
         return tuple(entries)
 
     def _number(self, token: Token) -> float:
         number = float(token.text)
         if number > limits.EXPRESSION_LARGEST:
-            self.refuse(messages.too_big(token.text, limits.EXPRESSION_LARGEST), token)
+            most = plain_number(limits.EXPRESSION_LARGEST)
+            self.refuse(f"{short(token.text)} is too large. The maximum is {most}.", token)
         return number
 
     def _no_infinity(self, token: Token) -> None:
         """Refuse names for NaN and infinity."""
         if token.kind == "name" and token.text.lower() in NOT_FINITE:
-            self.refuse(messages.NAN_OR_INFINITY, token)
+            self.refuse(NAN_OR_INFINITY, token)
 
     def _close(self, sign: str) -> None:
         if not self.take(sign):
-            self.refuse(messages.not_closed(sign, self.now.text))
+            self.refuse(f"missing closing “{sign}” before {_quoted(self.now)}.")
 
     def _enter(self) -> None:
         self.depth += 1
         if self.depth > limits.EXPRESSION_DEPTH:
-            self.refuse(messages.TOO_DEEP)
+            self.refuse("the expression is nested too deeply. Assign inner expressions to names on separate lines.")
 
     def _combine(self, sign: Token, left: Operand, right: Operand) -> Operand:
         """Return a binary operation, or its value if both operands are numbers (constant folding)."""
-        if isinstance(left.value, float) and isinstance(right.value, float):
-            return Operand(self._fold(sign, left.value, right.value), ())
-        if not isinstance(left.value, str) and not isinstance(right.value, str):
-            self.refuse(messages.TWO_VECTORS, sign)
-        return self._step(sign, sign.text, (left.value, right.value), self._broadcast(sign, left.shape, right.shape))
+        if isinstance(left, float) and isinstance(right, float):
+            return self._fold(sign, left, right)
+        if not isinstance(left, str) and not isinstance(right, str):
+            self.refuse("an operation needs at least one named tensor. Name one of these constants.", sign)
+        a, b = (self.shapes[each] if isinstance(each, str) else shape_of(each) for each in (left, right))
+        return self._step(sign, sign.text, (left, right), self._broadcast(sign, a, b))
 
     def _fold(self, sign: Token, a: float, b: float) -> float:
         value: object
@@ -374,25 +390,29 @@ class Parser:
         except (ZeroDivisionError, OverflowError):
             value = math.inf
         if not isinstance(value, float) or not abs(value) <= limits.EXPRESSION_LARGEST:
-            self.refuse(messages.no_number(a, sign.text, b, limits.EXPRESSION_LARGEST), sign)
+            most = plain_number(limits.EXPRESSION_LARGEST)
+            self.refuse(f"{a:g} {sign.text} {b:g} is not a real number up to {most}.", sign)
         return value
 
     def _broadcast(self, sign: Token, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         size = max(len(a), len(b))
         pairs = list(zip((1,) * (size - len(a)) + a, (1,) * (size - len(b)) + b, strict=True))
         if any(x != y and 1 not in (x, y) for x, y in pairs):
-            self.refuse(messages.shapes(a, b), sign)
+            self.refuse(f"shapes {format_shape(a)} and {format_shape(b)} cannot be broadcast.", sign)
         return tuple(max(pair) for pair in pairs)
 
-    def _step(self, token: Token, op: str, inputs: tuple[str | Value, ...], shape: tuple[int, ...]) -> Operand:
+    def _step(self, token: Token, op: str, inputs: tuple[Operand, ...], shape: tuple[int, ...]) -> str:
         if len(self.steps) >= limits.EXPRESSION_STEPS:
-            self.refuse(messages.too_many_steps(limits.EXPRESSION_STEPS), token)
-        if math.prod(shape) > limits.EXPRESSION_NUMBERS:
-            self.refuse(messages.too_large(math.prod(shape), limits.EXPRESSION_NUMBERS), token)
+            self.refuse(f"too many operations: at most {limits.EXPRESSION_STEPS} are allowed.", token)
+        self._check_size(shape, token)
         name = self._free("t")
         self.steps.append(Step(name, shape, None, op, inputs, own=False))
         self.shapes[name] = shape
-        return Operand(name, shape)
+        return name
+
+
+def _quoted(token: Token) -> str:
+    return {"": "the end", "\n": "the end of the line"}.get(token.text, f"“{short(token.text)}”")
 
 
 def _negative(value: Value) -> Value:

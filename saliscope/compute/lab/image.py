@@ -11,10 +11,12 @@ from saliscope.compute import engine, network_calls, scene
 from saliscope.compute.answers import Settings, Step
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
-from saliscope.compute.lab import messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 
+NOTHING_TO_MEASURE = (
+    "The network detects nothing in this image, so there is no score to differentiate. Choose another image."
+)
 VANISHED = 1e-7
 """Fraction of the largest norm below which float32 gradients are only rounding errors."""
 
@@ -56,7 +58,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Depth]:
         yield from engine.wait_turn(turn)
         subject = scene.subject_of(settings, loaded.model.crop(image), images)
         if subject is None:
-            raise Refused(settings.refusal or messages.NOTHING_TO_MEASURE)
+            raise Refused(settings.refusal or NOTHING_TO_MEASURE)
         names = [layer.name for layer in loaded.layers]
         options = {"target": subject.target, "layers": names, "measure": network_calls.norm_and_zeros}
         measured = network_calls.run(loaded.name, network_calls.layer_gradients, images, **options)

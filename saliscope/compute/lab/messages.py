@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from saliscope import limits
 from saliscope.compute import messages
 
 if TYPE_CHECKING:
@@ -109,26 +110,7 @@ def ran(hook: str, where: str, result: str) -> str:
     return f"Backward pass from {result}; hook on {where}: {action}."
 
 
-def moved(name: str, instead: str) -> str:
-    """Return the note for a hooked tensor that is no longer in the expression."""
-    return f"The expression has no {name}, so the hook was moved to {instead}."
-
-
-# Expression: errors
-
-ONLY_NUMBERS = "only numbers are allowed here, as in (1, 2, 3) or [[1, 2], [3, 4]]."
-NOTHING_TO_MEASURE = (
-    "The network detects nothing in this image, so there is no score to differentiate. Choose another image."
-)
-NOTHING_WRITTEN = "The expression is empty. Try x = (1, 2, 3), followed by mean(x^2) on the next line."
-NO_TENSOR = "There is no leaf tensor. Start with a line such as x = (1, 2, 3)."
-NAMELESS = "a constant needs a name, as in x = (1, 2, 3)."
-TOO_NESTED = "tensors can have at most two dimensions here."
-RAGGED = "all rows of a tensor must have the same length."
-TOO_DEEP = "the expression is nested too deeply. Assign inner expressions to names on separate lines."
-TWO_VECTORS = "an operation needs at least one named tensor. Name one of these constants."
 BAD_FORM = "The form is incomplete. Choose an experiment to start again."
-NAN_OR_INFINITY = "NaN and ∞ are not supported. Write a number up to 1e12."
 
 
 def plain_number(value: float) -> str:
@@ -143,128 +125,9 @@ def amount_range(hook: str, low: float, high: float) -> str:
     return f"The {label} must be a number from {plain_number(low)} to {plain_number(high)}."
 
 
-def at(line: int, position: int, why: str) -> str:
-    """Return an error message with its position."""
-    return f"Line {line}, position {position}: {why}"
-
-
-def too_long(length: int, most: int) -> str:
-    return f"The expression has {length} characters, but at most {most} are allowed."
-
-
-def unknown_sign(sign: str) -> str:
-    shown = f"“{sign}”" if sign.isprintable() else "an unprintable character"
-    return f"unexpected character {shown}." if sign.isprintable() else f"{shown} is not allowed."
-
-
-def unexpected(text: str) -> str:
-    if text == "=":
-        return "“=” must follow a single name at the start of a line."
-    return f"expected a number, a name or a bracket, got {_token(text)}."
-
-
-def bad_name(name: str) -> str:
-    return f"“{short(name)}” is not a valid name. Use up to twelve letters and digits, such as x or m1."
-
-
-def twice(name: str) -> str:
-    return f"{short(name)} is already defined. Use another name."
-
-
-def unknown_name(name: str, known: Sequence[str], functions: Sequence[str]) -> str:
-    defined = f"Defined so far: {', '.join(known)}." if known else "Define it on a line above."
-    return f"unknown name “{short(name)}”. {defined} Functions: {', '.join(functions)}."
-
-
-def needs_bracket(function: str) -> str:
-    return f"{function} needs brackets: {function}(x)."
-
-
-def no_tensor_in(function: str) -> str:
-    return f"{function} needs a named tensor as its argument."
-
-
-def missing_times(left: str, right: str) -> str:
-    return f"missing operator between {short(left)} and {short(right)}. Try {short(left)} * {short(right)}."
-
-
-def not_closed(sign: str, text: str) -> str:
-    return f"missing closing “{sign}” before {_token(text)}."
-
-
-def _token(text: str) -> str:
-    return {"": "the end", "\n": "the end of the line"}.get(text, f"“{short(text)}”")
-
-
-def same_tensor(name: str) -> str:
-    return f"this is only another name for {short(name)}. Write an operation."
-
-
-def shapes(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    return f"shapes {form(a)} and {form(b)} cannot be broadcast."
-
-
-def form(shape: tuple[int, ...]) -> str:
-    return " × ".join(map(str, shape)) or "()"
-
-
-def no_number(a: float, sign: str, b: float, most: float) -> str:
-    return f"{a:g} {sign} {b:g} is not a real number up to {plain_number(most)}."
-
-
-def too_big(text: str, most: float) -> str:
-    return f"{short(text)} is too large. The maximum is {plain_number(most)}."
-
-
-def too_large(count: int, most: int) -> str:
-    return f"this tensor would have {count} elements, but at most {most} are allowed."
-
-
-def too_many_tensors(most: int) -> str:
-    return f"too many leaf tensors: at most {most} are allowed."
-
-
-def too_many_steps(most: int) -> str:
-    return f"too many operations: at most {most} are allowed."
-
-
-def wrong_seed(shape: tuple[int, ...], result: tuple[int, ...]) -> str:
-    return (
-        f"The upstream gradient has shape {form(shape)}, but the result has shape {form(result)}. Use the shape of the "
-        "result, or one number for all elements."
-    )
-
-
-def in_seed(message: str) -> str:
-    return f"In the upstream gradient: {message}"
-
-
-# Expression: results that are not finite
-
-LOG_OF_ZERO = "the logarithm of 0 is not finite"
-LOG_OF_NEGATIVE = "a negative number has no real logarithm"
-ROOT_OF_NEGATIVE = "a negative number has no real square root"
-ZERO_BY_ZERO = "0 / 0 is undefined"
-DIVIDED_BY_ZERO = "division by 0"
-FRACTIONAL_POWER = "a negative number has no real power with a fractional exponent"
-OVERFLOW = "the result exceeds 3.4e38, the largest number in single precision"
-HOOK_OVERFLOW = "the output of the hook exceeds 3.4e38, the largest number in single precision"
-
-
-def value_not_finite(name: str, source: str, value: str, why: str) -> str:
-    return f"{name} = {source} is {value}: {why}. Gradients that pass through it are not meaningful."
-
-
-def gradient_not_finite(name: str, value: str, why: str) -> str:
-    return f"The gradient at {name} is {value}: {why}."
-
-
-def infinite_slope(source: str) -> str:
-    return f"the derivative of {source} at 0 is infinite"
-
-
-def slope_by_exponent(source: str) -> str:
-    return f"the derivative of {source} with respect to its exponent needs the logarithm of a negative number"
+def too_long(length: int) -> str:
+    """Return the message for a text with too many characters."""
+    return f"The expression has {length} characters, but at most {limits.EXPRESSION_LENGTH} are allowed."
 
 
 short = partial(messages.short, longest=24)

@@ -7,9 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from saliscope.compute.lab import expressions, messages
+from saliscope.compute.lab import expressions
 from saliscope.compute.lab.engine import Outcome, Pass
 from saliscope.compute.lab.expressions import Step, Value
+
+LARGEST = "3.4e38, the largest number in single precision"
 
 
 def diagnosis(result: Outcome) -> str:
@@ -43,43 +45,48 @@ def _value(step: Step, values: dict[str, Tensor]) -> str:
     entries = (
         [] if is_reduction else [float(operand.broadcast_to(result.shape).flatten()[index]) for operand in operands]
     )
-    return messages.value_not_finite(step.name, expressions.source(step), _format(entry), _why(step.op, entries))
+    value = f"{step.name} = {expressions.source(step)} is {_format(entry)}: {_why(step.op, entries)}"
+    return f"{value}. Gradients that pass through it are not meaningful."
 
 
 def _why(op: str, operands: list[float]) -> str:
     if op == "log":
-        return messages.LOG_OF_ZERO if operands[0] == 0 else messages.LOG_OF_NEGATIVE
+        zero = operands[0] == 0
+        return "the logarithm of 0 is not finite" if zero else "a negative number has no real logarithm"
     if op == "sqrt":
-        return messages.ROOT_OF_NEGATIVE
-    if op == "/" and operands[1] == 0:
-        return messages.ZERO_BY_ZERO if operands[0] == 0 else messages.DIVIDED_BY_ZERO
-    if op == "^" and operands[0] == 0 and operands[1] < 0:
-        return messages.DIVIDED_BY_ZERO
+        return "a negative number has no real square root"
+    if op == "/" and operands[0] == operands[1] == 0:
+        return "0 / 0 is undefined"
+    if (op == "/" and operands[1] == 0) or (op == "^" and operands[0] == 0 and operands[1] < 0):
+        return "division by 0"
     if op == "^" and operands[0] < 0 and operands[1] != math.floor(operands[1]):
-        return messages.FRACTIONAL_POWER
-    return messages.OVERFLOW
+        return "a negative number has no real power with a fractional exponent"
+    return f"the result exceeds {LARGEST}"
 
 
 def _gradient(step: Step, gradient: Tensor, gradients: Pass, result: Outcome, at: int) -> str:
     """Return the message for a gradient: an infinite derivative, the output of the hook, or an overflow."""
     text = _format(next(float(entry) for entry in gradient.flatten() if not math.isfinite(entry)))
+    uses = ((use, index) for use in result.plan.steps for index, each in enumerate(use.inputs) if each == step.name)
+    broken = (pair for pair in uses if not _finite(gradients.edges.get((step.name, pair[0].name, pair[1]))))
     if at:
-        return messages.gradient_not_finite(step.name, text, messages.HOOK_OVERFLOW)
-    for use in result.plan.steps:
-        for index, operand in enumerate(use.inputs):
-            if operand == step.name and not _finite(gradients.edges.get((step.name, use.name, index))):
-                return messages.gradient_not_finite(step.name, text, _slope(use, index, result.values))
-    return messages.gradient_not_finite(step.name, text, messages.OVERFLOW)
+        why = f"the output of the hook exceeds {LARGEST}"
+    elif first := next(broken, None):
+        why = _slope(*first, result.values)
+    else:
+        why = f"the result exceeds {LARGEST}"
+    return f"The gradient at {step.name} is {text}: {why}."
 
 
 def _slope(use: Step, index: int, values: dict[str, Tensor]) -> str:
     """Return why the derivative of an operation with respect to an operand is not finite."""
     operands = [_numbers(operand, values) for operand in use.inputs]
     if use.op == "^" and index == 1 and any(base < 0 for base in operands[0]):
-        return messages.slope_by_exponent(expressions.source(use))
+        what = f"the derivative of {expressions.source(use)} with respect to its exponent"
+        return f"{what} needs the logarithm of a negative number"
     if use.op in ("sqrt", "^") and index == 0 and 0 in operands[0]:
-        return messages.infinite_slope(expressions.source(use))
-    return messages.OVERFLOW
+        return f"the derivative of {expressions.source(use)} at 0 is infinite"
+    return f"the result exceeds {LARGEST}"
 
 
 def _numbers(operand: str | Value, values: dict[str, Tensor]) -> list[float]:

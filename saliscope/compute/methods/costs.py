@@ -1,8 +1,8 @@
-"""Estimated run time of each method, from the number of forward passes in costs.json (written by measure.py).
+"""Estimated run time of each method, from the number of forward passes in costs.json.
 
-For the network of the table, the times were measured on two idle cores. For any other network, one forward pass is
-timed once, and the methods are assumed to take the same number of passes. An estimate that is wrong by a factor of two
-is replaced by the time of the last run.
+`python -m benchmarks.costs` writes that file. For the network of the table, the times were measured on two idle cores.
+For any other network, one forward pass is timed once, and the methods are assumed to take the same number of passes. An
+estimate that is wrong by a factor of two is replaced by the time of the last run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from saliscope import limits
 from saliscope.compute.methods import messages
-from saliscope.zoo.names import split_name
 
 if TYPE_CHECKING:
     from saliscope.compute.answers import LoadedModel
@@ -48,16 +47,10 @@ def table() -> dict[str, Any]:
 def seconds(method: str, loaded: LoadedModel) -> float | None:
     """Return the estimated time of a method with this network, or None if the method was not measured."""
     with _lock:
-        if known := _observed.get((_timed_name(loaded), method)):
+        if known := _observed.get((loaded.timed_name, method)):
             return known
     passes = table()["passes"].get(method)
     return None if passes is None else passes * forward(loaded)
-
-
-def is_instant(method: str, loaded: LoadedModel) -> bool:
-    """Return whether a method probably takes less than a moment with this network."""
-    estimate = seconds(method, loaded)
-    return estimate is not None and estimate < MOMENT
 
 
 def correct(method: str, loaded: LoadedModel, took: float) -> bool:
@@ -71,7 +64,7 @@ def correct(method: str, loaded: LoadedModel, took: float) -> bool:
     with _lock:
         if len(_observed) >= MOST:
             _observed.clear()
-        _observed[_timed_name(loaded), method] = took
+        _observed[loaded.timed_name, method] = took
     return badge(estimate) != badge(took)
 
 
@@ -82,25 +75,16 @@ def badge(estimate: float | None) -> str:
     return next((label for limit, label in STEPS if estimate < limit), messages.MINUTE)
 
 
-def _timed_name(loaded: LoadedModel) -> str:
-    """Return the name that has the times of a network: a model with another crop takes as long as the model itself.
-
-    One with another size or on another device does not.
-    """
-    base, changes = split_name(loaded.name)
-    return loaded.name if any(part.startswith(("size=", "device=")) for part in changes.split("&")) else base
-
-
 def is_measured(loaded: LoadedModel) -> bool:
     """Return whether the table has the times of this network; on a shared GPU they are the best estimate."""
-    return limits.SHARED_GPU or (_timed_name(loaded) == table()["network"] and loaded.device.type == "cpu")
+    return limits.SHARED_GPU or (loaded.timed_name == table()["network"] and loaded.device.type == "cpu")
 
 
 def forward(loaded: LoadedModel) -> float:
     """Return the seconds of one forward pass."""
     if is_measured(loaded):
         return float(table()["forward"])
-    name = _timed_name(loaded)
+    name = loaded.timed_name
     with _lock:
         if name not in _forward_seconds:
             _forward_seconds[name] = _time_forward(loaded)

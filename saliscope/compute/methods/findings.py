@@ -113,12 +113,16 @@ def label(remedy: dict[str, Any]) -> str:
     if name == "target":
         return f"Explain {page_messages.short(value)}"
     if name == "method":
-        return f"Use {_method(value).title}"
+        return f"Use {explainers.METHODS[value].title}"
+    if name == "layer":
+        return f"Use layer {value}"
+    if name == "relu":
+        return "Keep only positive evidence (ReLU)" if value else "Show negative evidence"
     if name == "channels":
         return f"Try all {value:,} channels"
     if (name, value) == ("weights", "increase"):
         return "Weight by score increase"
-    return page_messages.remedy(remedy)
+    return f"Set {name.replace('_', ' ')} to {value}"
 
 
 def _to_page_value(name: str, value: Any, settings: Settings) -> Any:
@@ -128,12 +132,8 @@ def _to_page_value(name: str, value: Any, settings: Settings) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else None
 
 
-def _method(name: str) -> explainers.Method:
-    return explainers.METHODS[name]
-
-
 def _is_supported(name: str, settings: Settings) -> bool:
-    return bool(name) and model_cache.why_not(_method(name), settings.loaded) is None
+    return bool(name) and model_cache.why_not(explainers.METHODS[name], settings.loaded) is None
 
 
 # One function per code

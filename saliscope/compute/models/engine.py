@@ -20,7 +20,6 @@ from saliscope.compute.jobs.turns import turns
 from saliscope.compute.models import messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.images import examples
 
 TOLERANCE = 1e-3
 """The largest relative difference of two outputs that count as equal."""
@@ -66,8 +65,8 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
             notes.append(messages.other_crops())
         batches = [torch.cat([images for _, images, _ in each]) for each in inputs]
         same = batches[0].shape == batches[1].shape and torch.equal(*batches)
-        work = partial(_compare, a.name, b.name, method.name, *batches)
-        result = yield from engine.stream(lambda report: work(), run, turn=turn)
+        work = partial(network_calls.run, a.name, partial(_compare, b.name, method.name), batches[0])
+        result = yield from engine.stream(lambda report: work(images_b=batches[1]), run, turn=turn)
     if run.stopped():
         raise Refused(page_messages.STOPPED_BEFORE)
     crops = [crop for crop, _, _ in inputs[0]], [crop for crop, _, _ in inputs[1]]
@@ -113,10 +112,7 @@ def _images(request: Request, a: LoadedModel, b: LoadedModel, with_examples: boo
     """
     files = {messages.YOUR_IMAGE: request.image} if request.image else {}
     if with_examples and {a.model.channels, b.model.channels} <= {1, 3}:
-        known = {results_cache.content(path) for path in files.values()}
-        for example in examples.all_examples().values():
-            if results_cache.content(str(example.path)) not in known:
-                files[example.alt] = str(example.path)
+        files |= results_cache.other_examples(files.values())
     if not files:
         raise Refused(page_messages.NO_IMAGE)
     return files
@@ -128,13 +124,7 @@ def _input(settings: Settings, request: Request, path: str) -> tuple[Image.Image
     return settings.loaded.model.crop(image), images, opened.window
 
 
-def _compare(a: str, b: str, method: str, images_a: torch.Tensor, images_b: torch.Tensor) -> explainers.ModelComparison:
-    work = partial(_compare_on_device, b, method)
-    result: explainers.ModelComparison = network_calls.run(a, work, images_a, images_b=images_b)
-    return result
-
-
-def _compare_on_device(
+def _compare(
     other: str, method: str, network: Any, images: torch.Tensor, *, images_b: torch.Tensor
 ) -> explainers.ModelComparison:
     """Call `explainers.compare_models`; the second network is loaded by its name, like the first."""

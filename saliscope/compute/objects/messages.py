@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from saliscope.compute import messages
 
 if TYPE_CHECKING:
-    from saliscope.compute.answers import DetectedObject, Scene, Settings
+    from saliscope.compute.answers import DetectedObject, Settings
 
 ONLY_BACKGROUND = (
     "The network assigns every pixel of this image to the background. Choose another image, or choose the background "
@@ -60,8 +60,3 @@ def no_pixel_scores(output: Any) -> str:
         f"The segmentation network returned a {type(output).__name__}. It must return scores [N, classes, height, "
         'width] as a tensor, as {"out": scores} or as an output with `logits`.'
     )
-
-
-def nothing(step: Scene, ident: int) -> dict[str, Any]:
-    """Return the status line if nothing is explained."""
-    return messages.status("done", step.message, ident=ident)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from explainers import Description
+    from explainers import Description, Method
 
 TERMS = {
     "title": "Network diagram",
@@ -83,10 +83,10 @@ def why(reason: str, layer: Any) -> str:
     return WHY[reason].format(grid=grid, shape=shape)
 
 
-def no_layer(title: str, is_control: bool = False) -> str:
+def no_layer(method: Method) -> str:
     """Return the note for a method that does not take a layer."""
-    what = "does not use the network" if is_control else "explains the whole network"
-    return f"{title} {what}. The layer selected here only applies to Channels."
+    what = "does not use the network" if method.family == "control" else "explains the whole network"
+    return f"{method.title} {what}. The layer selected here only applies to Channels."
 
 
 def totals(found: Description) -> str:

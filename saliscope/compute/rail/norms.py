@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
@@ -12,34 +10,25 @@ from torch import Tensor
 
 from saliscope.compute import engine, network_calls, results_cache, scene
 from saliscope.compute.answers import Settings, Step
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.rail import network
 from saliscope.compute.request import Request
+from saliscope.compute.results_cache import Recent
 
 _known = Recent[tuple[str, dict[str, float]]]()
-"""By key: the name of the target, and the norms. Networks are not stored, so that they can be freed."""
+"""By subject: the name of the target, and the norms. Networks are not stored, so that they can be freed."""
 
 
 @dataclass(frozen=True)
 class Norms:
-    """Norms by layer for the request `key`; empty if nothing was detected in the image."""
+    """Norms by layer for a subject, see `results_cache.subject`; empty if nothing was detected in the image."""
 
     key: str
     settings: Settings
     name: str
     """The name of the class, object or region."""
     norms: dict[str, float]
-
-
-def key_of(image: str, settings: Settings, names: dict[str, str]) -> str:
-    """Return a key that is equal for requests with the same score: image, network, and class, object or region."""
-    bands = settings.bands.text if settings.bands else ""
-    parts = [results_cache.content(image), bands, names["model"], names["target"]]
-    if settings.loaded.detects_objects:
-        parts.append(str(settings.min_score))
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def measure(request: Request, run: Run) -> Iterator[Step | Norms]:
@@ -49,7 +38,7 @@ def measure(request: Request, run: Run) -> Iterator[Step | Norms]:
     """
     settings = yield from engine.resolve_settings(request, run)
     settings, image, images = engine.load_input(settings, request)
-    key = key_of(str(request.image), settings, settings.names)
+    key = results_cache.subject(settings, request)
     known = _known.get(key)
     if known is None:
         known = yield from _measure(settings, settings.loaded.model.crop(image), images, run)

@@ -11,8 +11,8 @@ from saliscope import zoo
 from saliscope.compute import network_calls
 from saliscope.compute import text_messages as messages
 from saliscope.compute.answers import CHANNEL, Settings
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.request import LONGEST, Request
+from saliscope.compute.results_cache import Recent
 from saliscope.errors import Refused
 from saliscope.zoo import text
 from saliscope.zoo.text import Sentences

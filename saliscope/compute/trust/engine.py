@@ -18,13 +18,12 @@ import explainers
 from saliscope import limits
 from saliscope.compute import engine, headline, network_calls, results_cache, scene, text_messages
 from saliscope.compute.answers import Answer, Settings, Waiting
-from saliscope.compute.jobs.recent import Recent
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.messages import subject
 from saliscope.compute.methods import costs
-from saliscope.compute.rail import norms
 from saliscope.compute.request import Request
+from saliscope.compute.results_cache import Recent
 from saliscope.compute.trust import messages
 from saliscope.compute.trust.answers import STEPS, CheckedMap, CheckProgress, ClassSimilarity, Controls, Weights
 from saliscope.errors import Refused
@@ -77,7 +76,7 @@ def check(request: Request, run: Run, key: str) -> Iterator[Waiting | CheckProgr
     images = engine.load_input(settings, request)[2]
     target = scene.target_of_answer(answer)
     yield CheckProgress(key, 0.0)
-    controls_key = norms.key_of(str(request.image), settings, answer.names)
+    controls_key = results_cache.subject(settings, request)
     with turns.enqueue(run, long=True, min_seconds=0.0) as turn:
         yield from engine.wait_turn(turn)
         controls = _controls.get(controls_key)

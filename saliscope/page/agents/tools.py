@@ -84,7 +84,7 @@ class Tool:
         if "image" in given:
             given["image"] = read_image(given["image"], local=local)
         images, answer = self.function(**given)
-        return images, _shorten(answer)
+        return images, engine.plain(answer, DIGITS)
 
 
 def explain(image: Any, target: Any = "", **settings: Any) -> Answer:
@@ -240,16 +240,6 @@ def _check(name: str, value: Any, schema: Schema) -> None:
         is_valid = all(type(item) is int for item in value)
     if not is_valid:
         raise Refused(messages.wrong_type(name, " or ".join(phrases), value))
-
-
-def _shorten(value: Any) -> Any:
-    """Return a value for JSON with fewer digits; NaN and infinity become None."""
-    if isinstance(value, dict):
-        return {str(key): _shorten(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_shorten(item) for item in value]
-    plain = engine.plain(value)
-    return float(f"{plain:.{DIGITS}g}") if isinstance(plain, float) else plain
 
 
 def _open(path: str | Path) -> Image.Image:

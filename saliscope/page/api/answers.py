@@ -9,6 +9,7 @@ from typing import Any
 from gradio.data_classes import FileData
 
 import explainers
+from saliscope import zoo
 from saliscope.compute import api_messages, engine, messages, model_cache
 from saliscope.compute.answers import Answer, DetectedObject, Scene, Settings
 from saliscope.compute.bundles import links
@@ -115,7 +116,7 @@ def read_channels(
 def list_models() -> list[dict[str, Any]]:
     """Answer the endpoint `list_models`."""
     _ready()
-    return [engine.plain(vars(info)) for info in model_cache.list_models()]
+    return [engine.plain(vars(info)) for info in zoo.list_models()]
 
 
 def list_layers(model: str = "") -> list[dict[str, Any]]:
@@ -142,17 +143,9 @@ def list_methods(model: str = "", layer: str = "") -> list[dict[str, Any]]:
 
 def describe_method(method: explainers.Method) -> dict[str, Any]:
     """Return the properties of a method, with its options."""
-    return {
-        "name": method.name,
-        "title": method.title,
-        "family": method.family,
-        "returns": method.returns,
-        "paper": method.paper,
-        "summary": method.summary,
-        "caution": method.caution,
-        "takes_layer": method.takes_layer,
-        "options": [engine.plain(vars(option)) for option in method.options.values()],
-    }
+    names = ("name", "title", "family", "returns", "paper", "summary", "caution", "takes_layer")
+    options = [engine.plain(vars(option)) for option in method.options.values()]
+    return {**{name: getattr(method, name) for name in names}, "options": options}
 
 
 # Arguments and answers
@@ -267,7 +260,7 @@ def _last(function: Callable[..., Iterator[Any]], request: Request, kind: Any, *
 def _names(settings: Settings) -> dict[str, Any]:
     return {
         "model": settings.loaded.name,
-        "layer": settings.layer if settings.takes_layer else None,
+        "layer": settings.layer if settings.method.takes_layer else None,
         "method": settings.method.name,
     }
 

@@ -67,10 +67,17 @@ curl -s -o map.npy {origin}gradio_api/file=$map"""
 
 def snippets(settings: Settings) -> dict[str, Any]:
     """Return the settings as code; `snippets.js` replaces {origin} by the address of the page."""
+    names, bands = settings.names, ",".join(map(str, settings.bands.three)) if settings.bands else ""
+    given = {**names, "options": settings.options, "bands": bands}
+    if not settings.method.takes_layer:
+        del given["layer"]
+    keywords = "".join(f"    {name}={value!r},\n" for name, value in given.items() if value)
+    values = [*(names[name] for name in ("model", "method", "layer", "target")), settings.options, bands]
+    quoted = json.dumps(values)[1:-1].replace("'", "'\\''")  # within single quotes of a shell
     items: tuple[tuple[str, str, str], ...] = (
-        (*api_messages.PYTHON, PYTHON % _keywords(settings)),
+        (*api_messages.PYTHON, PYTHON % keywords),
         (*api_messages.LIBRARY, _library(settings)),
-        (*api_messages.SHELL, SHELL % _positional(settings)),
+        (*api_messages.SHELL, SHELL % quoted),
     )
     if settings.bands:
         items = tuple((title, text, code.replace("photo.jpg", "image.npy")) for title, text, code in items)
@@ -88,18 +95,6 @@ def _library(settings: Settings) -> str:
     if channels == 1 and len(set(bands.three)) > 1:
         bands_code = f"({bands_code}.T @ {list(LUMINANCE)}).T[None].astype(bands.dtype)"
     return BANDS % (settings.loaded.name, bands.count, bands_code, _target(settings), _call(settings))
-
-
-def _keywords(settings: Settings) -> str:
-    arguments = {**settings.names, "options": settings.options, "bands": _bands(settings)}
-    if not settings.takes_layer:
-        del arguments["layer"]
-    return "".join(f"    {name}={value!r},\n" for name, value in arguments.items() if value)
-
-
-def _bands(settings: Settings) -> str:
-    """Return the bands shown as red, green and blue, or an empty string for an RGB image."""
-    return ",".join(map(str, settings.bands.three)) if settings.bands else ""
 
 
 def _target(settings: Settings) -> str:
@@ -137,13 +132,7 @@ def _call(settings: Settings) -> str:
         options = {"target": f"explainers.unit({layer!r}, {channel})", **options}
     elif settings.target is not None:
         options = {"target": repr(settings.target), **options}
-    if settings.takes_layer:
+    if settings.method.takes_layer:
         options = {"layer": repr(settings.layer), **options}
     keywords = "".join(f", {name}={value}" for name, value in options.items())
     return f"{settings.method.name!r}, model.network, images{keywords}"
-
-
-def _positional(settings: Settings) -> str:
-    """Return the arguments of the endpoint after the image, as JSON within single quotes of a shell."""
-    values = [settings.names[name] for name in ("model", "method", "layer", "target")]
-    return json.dumps([*values, settings.options, _bands(settings)])[1:-1].replace("'", "'\\''")

@@ -1,14 +1,18 @@
-"""The arithmetic of one value: patch, kernel, products, and the operations after their sum, for a clicked cell."""
+"""The arithmetic of one value: patch, kernel, products, and the operations after their sum, for a clicked cell.
+
+`value` packs it for page/arithmetic/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope.compute.arithmetic import engine
+from saliscope.compute.arithmetic import engine, messages
 from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.jobs.runs import Run
-from saliscope.page.channels import arithmetic_view, parts
+from saliscope.page.channels import parts
+from saliscope.page.components import view
 from saliscope.page.events import Ask, on, run_job
 from saliscope.page.wire import Updates
 
@@ -24,6 +28,36 @@ def trace(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         for step in engine.trace(ask.question(), number, cell, run):
             if isinstance(step, ValueOf):
-                yield pack(**arithmetic_view.value(step))
+                yield pack(**value(step))
 
     yield from run_job(ask.job("arithmetic"), steps, lambda message: pack(refused=message))
+
+
+def value(step: ValueOf) -> dict[str, Any]:
+    """Pack the operations, the largest products, the patch with its kernel, and the strongest path."""
+    found = step.arithmetic
+    table = [messages.product(each, step) for each in found.largest]
+    packed: dict[str, Any] = {
+        "title": messages.title(step),
+        "rows": messages.rows(step),
+        "check": messages.check(step),
+        "products": [*table, *([rest] if (rest := messages.others(step)) else [])],
+        "path": [messages.path(part) for part in found.path],
+    }
+    if found.inputs is not None and found.weights is not None and found.inside is not None:
+        strongest = found.largest[0].channel if found.largest else found.first_channel
+        packed["patch"] = {
+            "shape": list(found.inputs.shape),
+            "first": found.first_channel,
+            "strongest": strongest,
+            "inputs": view.numbers(found.inputs),
+            "weights": view.numbers(found.weights),
+            "inside": view.numbers(found.inside.float()),
+        }
+    if found.kernels is not None:
+        packed["kernels"] = {
+            "shape": list(found.kernels.shape),
+            "chosen": found.kernel,
+            "values": view.numbers(found.kernels),
+        }
+    return packed

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch.nn import functional
 
 import explainers
 from saliscope.compute.answers import Answer, unit_name
@@ -23,7 +22,7 @@ from saliscope.compute.channels.answers import (
 )
 from saliscope.compute.channels.engine import TILE, sparsity
 from saliscope.page.components import view
-from saliscope.page.components.thumbnails import thumbnails
+from saliscope.page.components.thumbnails import reduced, thumbnails
 from saliscope.page.wire import base64_text
 
 THUMBNAIL = 28  # cells of the longer side of a plane in the row below a map
@@ -135,7 +134,7 @@ def input_gradient(step: InputGradient) -> dict[str, Any]:
             (box[3] - top / height) * down,
         )
     if plane is not None and bool(plane.any()):
-        packed |= {"map": view.floats(_small(plane), exact=False, by_size=True)}
+        packed |= {"map": view.floats(reduced(plane[None], GRADIENT_SIDE)[0], exact=False, by_size=True)}
     return packed | {"box": box, "crop": view.jpeg(crop, GRADIENT_SIDE)}
 
 
@@ -145,15 +144,6 @@ def _part(crop: Image.Image, box: tuple[float, float, float, float]) -> Image.Im
     edges = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
     size = (GRADIENT_SIDE, max(1, round(GRADIENT_SIDE * (edges[3] - edges[1]) / max(1.0, edges[2] - edges[0]))))
     return crop.convert("RGB").resize(size, Image.Resampling.BICUBIC, box=edges)
-
-
-def _small(plane: torch.Tensor) -> torch.Tensor:
-    """Reduce the map to a maximum side of `WHY` by averaging."""
-    height, width = plane.shape
-    shrink = max(height, width) / GRADIENT_SIDE
-    if shrink <= 1:
-        return plane
-    return functional.adaptive_avg_pool2d(plane[None], (round(height / shrink), round(width / shrink)))[0]
 
 
 def planes(step: Answer) -> dict[str, Any] | None:

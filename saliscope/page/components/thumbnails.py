@@ -1,4 +1,4 @@
-"""Small images of the channels of a layer."""
+"""Small versions of maps, and small images of the channels of a layer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ import math
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+def reduced(planes: Tensor, side: int) -> Tensor:
+    """Return planes [K, h, w] averaged to at most `side` cells per side; smaller ones are not enlarged."""
+    height, width = planes.shape[1:]
+    shrink = max(height, width) / side
+    if shrink <= 1:
+        return planes
+    return functional.adaptive_avg_pool2d(planes, (max(1, round(height / shrink)), max(1, round(width / shrink))))
 
 
 def thumbnails(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor]:
@@ -18,12 +27,7 @@ def thumbnails(features: Tensor, cell: int = 16) -> tuple[Tensor, Tensor, Tensor
              is 0 with low = high. Values that are not finite are drawn as 0 and excluded from the range, which is NaN
              if no value is finite.
     """
-    planes = features.detach().float()
-    height, width = planes.shape[1:]
-    shrink = max(height, width, cell) / cell
-    if shrink > 1:
-        smaller = max(1, round(height / shrink)), max(1, round(width / shrink))
-        planes = functional.adaptive_avg_pool2d(planes, smaller)
+    planes = reduced(features.detach().float(), cell)
     finite = planes.isfinite()
     low = torch.where(finite, planes, math.inf).amin(dim=(1, 2))
     high = torch.where(finite, planes, -math.inf).amax(dim=(1, 2))

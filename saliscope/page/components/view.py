@@ -19,15 +19,16 @@ from torch.nn import functional
 from saliscope.compute import messages, scene
 from saliscope.compute.answers import Answer, Refining, Scene, Settings, Stages
 from saliscope.compute.bundles import links
-from saliscope.compute.bundles.messages import caption
-from saliscope.compute.bundles.record import record
-from saliscope.compute.methods.findings import caution, describe
+from saliscope.compute.bundles.record import caption, record
+from saliscope.compute.maps import top
+from saliscope.compute.methods.findings import caution, describe, label
 from saliscope.compute.methods.messages import NO_CLASS_TIP
 from saliscope.compute.methods.papers import bibtex
 from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.rail.messages import no_layer
 from saliscope.compute.text_messages import SIMILARITIES
 from saliscope.page import wire
+from saliscope.page.components.thumbnails import reduced
 from saliscope.percentages import number as number_text
 
 LARGEST = 768  # pixels of the longer side of an image
@@ -68,11 +69,7 @@ def floats(values: torch.Tensor, *, exact: bool = True, by_size: bool = False, s
 
 def small_map(values: torch.Tensor, by_size: bool) -> dict[str, Any]:
     """Pack a map [h, w] reduced by averaging; gradients use magnitudes, because neighboring signs would cancel."""
-    values = values.abs() if by_size else values
-    height, width = values.shape
-    scale = min(1.0, SMALL_SIDE / max(height, width))
-    size = max(1, round(scale * height)), max(1, round(scale * width))
-    return floats(functional.adaptive_avg_pool2d(values[None, None], size)[0, 0], exact=False)
+    return floats(reduced((values.abs() if by_size else values)[None], SMALL_SIDE)[0], exact=False)
 
 
 def jpeg(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
@@ -108,9 +105,8 @@ def question(settings: Settings) -> dict[str, Any]:
 def _unused(settings: Settings) -> dict[str, str]:
     """Return why the map does not depend on the layer or the class, by setting."""
     found, method = {}, settings.method
-    if not settings.takes_layer:
-        note = no_layer(method.title, method.family == "control")
-        found["layer"] = note if settings.loaded.layers else messages.NO_GRID
+    if not settings.method.takes_layer:
+        found["layer"] = no_layer(method) if settings.loaded.layers else messages.NO_GRID
     if not method.reads_class and not settings.loaded.detects_objects:
         found["target"] = NO_CLASS_TIP
     return found
@@ -201,8 +197,8 @@ def reason(step: Scene, sentences: Iterable[str], ident: int) -> dict[str, Any]:
     """Pack the notes on a request as findings, and a button for a remedy if nothing was detected."""
     packed = notes(sentences, ident)
     if step.remedy:
-        label = messages.remedy(step.remedy)
-        packed["items"].append({"sentence": object_messages.AT_LOWER_SCORE, "remedy": step.remedy, "label": label})
+        button = {"remedy": step.remedy, "label": label(step.remedy)}
+        packed["items"].append({"sentence": object_messages.AT_LOWER_SCORE, **button})
     return packed
 
 
@@ -242,7 +238,7 @@ def _regions(masks: list[torch.Tensor]) -> dict[str, Any]:
 
 
 def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
-    """Pack the most likely classes or the detected objects."""
+    """Pack the most likely classes, and the method of their small maps, or the detected objects."""
     if step.scene:
         return objects(step.scene, ident)
     names = step.settings.class_names
@@ -253,6 +249,11 @@ def classes(step: Answer | Refining, ident: int) -> dict[str, Any]:
     packed: dict[str, Any] = {} if step.probabilities is None else {"all": floats(step.probabilities[None])}
     if step.settings.loaded.encodes_text:  # two sentences at most
         packed = {"title": SIMILARITIES}
+    method = top.method_of(step.settings, step.explanation.seconds) if isinstance(step, Answer) else None
+    if method is not None and step.settings.key:
+        where = f" at {step.settings.layer}" if method.takes_layer else ""
+        text = f"Small maps: {method.title}{where}, each with its own color range"
+        packed |= {"key": step.settings.key, "maps": {"method": method.name, "text": text}}
     return {"id": ident, "chosen": None if step.settings.unit else step.target, "items": items, **packed}
 
 
@@ -262,13 +263,6 @@ def findings(step: Answer, ident: int) -> dict[str, Any]:
     packed["items"] += caution(step.settings)
     packed["items"] += [describe(finding, step) for finding in step.explanation.findings[0]]
     return packed
-
-
-def add_button(packed: dict[str, Any], sentence: str, label: str, remedy: dict[str, Any]) -> None:
-    """Add a button that applies `remedy` to the packed finding with this sentence."""
-    for item in packed["items"]:
-        if item["sentence"] == sentence:
-            item |= {"label": label, "remedy": remedy}
 
 
 def bands(settings: Settings, requested: str) -> dict[str, Any]:
@@ -281,45 +275,37 @@ def bands(settings: Settings, requested: str) -> dict[str, Any]:
 
 def stages(step: Stages, ident: int) -> dict[str, Any]:
     """Pack the maps of all blocks, with at most `PREVIEW` cells per side."""
-    answer = step.answer
+    answer, score = step.answer, ""
+    if answer.settings.sentences and answer.probabilities is not None:  # for two, the difference of similarities
+        own, *against = answer.probabilities.tolist()
+        score = number_text(own - sum(against))
+    elif not answer.settings.unit:
+        score = messages.confidence(answer)
     packed = [{"layer": name, "map": _preview(plane)} for name, plane in step.maps.items()]
     return {
         "id": ident,
         "chosen": answer.settings.layer,
         "subject": answer.settings.subject,
         "name": messages.subject(answer),
-        "score": _score(answer),
+        "score": score,
         "unit": answer.settings.measure,
         "stages": packed,
         "crop": jpeg(answer.crop, 128),
     }
 
 
-def _score(answer: Answer) -> str:
-    """Return the explained score for the end of the diagram; for two sentences, the difference of similarities."""
-    if answer.settings.sentences and answer.probabilities is not None:
-        own, *against = answer.probabilities.tolist()
-        return number_text(own - sum(against))
-    return "" if answer.settings.unit else messages.confidence(answer)
-
-
 def _preview(plane: torch.Tensor) -> dict[str, Any]:
     """Pack a map for a preview; cells of a large map are averaged."""
     factor = -(-max(plane.shape) // PREVIEW)
     height, width = (max(1, round(side / factor)) for side in plane.shape)
-    averaged = torch.nn.functional.adaptive_avg_pool2d(plane[None], (height, width))[0]
+    averaged = functional.adaptive_avg_pool2d(plane[None], (height, width))[0]
     return floats(averaged, exact=False, small=0)
 
 
 def schema(settings: Settings) -> list[dict[str, Any]]:
     """Return the options of method and network for `options.js`, without options whose default has no form field."""
     return [
-        {**vars(option), "default": _plain(option.default), "choices": list(option.choices)}
+        {**vars(option), "choices": list(option.choices)}
         for option in (*scene.options(settings.loaded).values(), *settings.method.options.values())
-        if option.default is None or _plain(option.default) is not None
+        if option.default is None or isinstance(option.default, (bool, int, float, str))
     ]
-
-
-def _plain(value: Any) -> Any:
-    """Return a default that a form field supports, or None."""
-    return value if isinstance(value, (bool, int, float, str)) else None

@@ -74,11 +74,7 @@ def _edge(key: tuple[str, str, int], result: Outcome) -> dict[str, Any]:
 
 
 def _seed(plan: Plan) -> list[list[float | str]]:
-    return _rows(_ones(plan.result.shape) if plan.seed is None else plan.seed)
-
-
-def _ones(shape: tuple[int, ...]) -> Any:
-    return tuple(_ones(shape[1:]) for _ in range(shape[0])) if shape else 1.0
+    return _rows(experiments.fill(plan.result.shape, 1.0) if plan.seed is None else plan.seed)
 
 
 def numbers(tensor: Tensor | None) -> list[list[float | str]] | None:

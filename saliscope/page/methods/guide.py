@@ -17,19 +17,15 @@ SENTENCE = 100  # characters of one or two sentences
 FINE = 32  # cells of a map that is not too coarse for outlines; such maps are also drawn as fine ones
 
 
-def pack(step: Answer | Refining, ident: int) -> dict[str, Any]:
-    """Return the value of the component for a map."""
-    return {"id": ident, "parts": parts(step)}
-
-
 def parts(step: Answer | Refining) -> list[dict[str, Any]]:
     """Return the text in parts, with layer and class highlighted."""
     settings, plane = step.settings, step.map
     assert plane is not None, "no map yet"
     signed = bool((plane < 0).any())
+    changed = step.explanation.layer if isinstance(step, Answer) else None  # a method may use another layer
     names = {
         "target": page_messages.strong(_subject(step)),
-        "layer": page_messages.code(_layer(step)),
+        "layer": page_messages.code(changed or settings.layer),
         "grid": {"text": f"{plane.shape[0]} × {plane.shape[1]}"},
     }
     words = text(settings.method, signed, settings)
@@ -75,19 +71,10 @@ def _from_summary(method: explainers.Method) -> tuple[str, str, str]:
     )
 
 
-def _layer(step: Answer | Refining) -> str:
-    """Return the layer of the map, which a method may have changed."""
-    explanation = getattr(step, "explanation", None)
-    return (explanation.layer if explanation else None) or step.settings.layer
-
-
 def _subject(step: Answer | Refining) -> str:
     """Return the explained sentence, or a class in a few words."""
     subject = page_messages.subject(step)
-    return page_messages.short(subject, SENTENCE) if step.settings.sentences else _short(subject)
-
-
-def _short(name: str) -> str:
-    """Truncate a name to a few words."""
-    words = page_messages.short(name).split()
+    if step.settings.sentences:
+        return page_messages.short(subject, SENTENCE)
+    words = page_messages.short(subject).split()
     return " ".join(words[:NAME]) + ("…" if len(words) > NAME else "")

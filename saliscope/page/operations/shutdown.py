@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import signal
 import threading
 import time
 from types import FrameType
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from saliscope import limits
 from saliscope.compute.jobs import runs
-from saliscope.page.serving.guard import HEADERS
+from saliscope.page.serving.door.refusals import Refusal
+from saliscope.page.serving.guard import CLOSE, HEADERS
 from saliscope.page.shared import messages
 
 ANSWERS = re.compile(r"/gradio_api/(queue/(join|data)|call/.+|run/.+|api/.+|upload)/?|/mcp/?")
@@ -84,16 +84,8 @@ class Refusing:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         is_new = path == "/" or (scope["method"] == "POST" and not ALLOWED.fullmatch(path))
         if is_new and self.shutdown.requested.is_set():
-            await _refuse(send)
+            for message in Refusal(503, messages.STOPPING).answer([CLOSE, *HEADERS]):
+                await send(message)
             return
         with self.shutdown.counted(path):
             await self.app(scope, receive, send)
-
-
-async def _refuse(send: Send) -> None:
-    body = json.dumps({"detail": messages.STOPPING}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"retry-after", b"10"), (b"connection", b"close"), *HEADERS]
-    start: Message = {"type": "http.response.start", "status": 503, "headers": headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": body})

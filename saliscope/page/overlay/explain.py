@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from saliscope.compute import engine, headline, messages, model_cache, removal
+from saliscope.compute import engine, headline, messages, model_cache, removal, results_cache
 from saliscope.compute.answers import Answer, LoadedModel, Refining, Scene, Settings, Stages, Step, Waiting
 from saliscope.compute.bundles import links
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import costs
-from saliscope.compute.objects import messages as object_messages
+from saliscope.compute.rail.messages import no_layer
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine as checks
 from saliscope.errors import Refused
@@ -24,7 +24,6 @@ from saliscope.page.channels import view as channels_view
 from saliscope.page.components import view
 from saliscope.page.events import PAGE, Ask, on, run_job
 from saliscope.page.maps import parts as maps_parts
-from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide, picker
 from saliscope.page.methods import parts as methods_parts
 from saliscope.page.overlay import parts as overlay_parts
@@ -32,10 +31,8 @@ from saliscope.page.overlay import stored as stored_answer
 from saliscope.page.panel import parts as panel_parts
 from saliscope.page.panel import settings as panel
 from saliscope.page.rail import parts as rail_parts
-from saliscope.page.rail import view as rail_view
 from saliscope.page.trust import parts as trust_parts
 from saliscope.page.trust import trust
-from saliscope.page.trust import view as trust_view
 from saliscope.page.wire import Updates, new_number
 
 
@@ -64,16 +61,17 @@ def open_page(ask: Ask) -> Iterator[Updates]:
         try:
             if stored:
                 yield _stored(stored, ask.data.get("landed") is True)
-            yield from _updates(question, form, run, notes, stored, ask)
+            yield from _updates(question, form, run, ask, notes, stored)
         except Refused as error:
             if not question.model or model_cache.has(question.model) or not model_cache.first_model():
                 raise
             other, first = replace(question, model="", layer="", lenient=True), model_cache.first_model()
             title = model_cache.load(first).title
             note = messages.other_model(str(error), title)
-            for updates in _updates(other, form, run, [*notes, note], None, ask):
-                if overlay_parts.FINDINGS in updates:
-                    view.add_button(updates[overlay_parts.FINDINGS], note, messages.use_model(title), {"model": first})
+            button = {"label": messages.use_model(title), "remedy": {"model": first}}
+            for updates in _updates(other, form, run, ask, [*notes, note]):
+                for item in updates.get(overlay_parts.FINDINGS, {}).get("items", ()):
+                    item |= button if item["sentence"] == note else {}
                 yield updates
         if message := links.missing(query, question):
             yield {overlay_parts.STATUS: messages.status("idle", message)}
@@ -97,7 +95,7 @@ def explain(ask: Ask) -> Iterator[Updates]:
                 raise question
             if shown := panel.preview(question):
                 yield shown
-            yield from _updates(replace(question, use_cache=not again), ask.form, run, ask=ask)
+            yield from _updates(replace(question, use_cache=not again), ask.form, run, ask)
         except Exception:
             if interrupted:
                 yield interrupted
@@ -144,9 +142,9 @@ def _updates(
     question: Request,
     form: dict[str, Any],
     run: Run,
+    ask: Ask,
     notes: Iterable[str] = (),
     stored: dict[str, Any] | None = None,
-    ask: Ask = Ask("", ""),  # noqa: B008 immutable
 ) -> Iterator[Updates]:
     """Yield the updates of a request: settings, partial maps, the map, and the maps of all blocks.
 
@@ -160,9 +158,9 @@ def _updates(
             if isinstance(step, Settings):
                 loaded = step.loaded
                 notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
-                run.questions.add(_signature(question, step, step.names))
+                run.questions.add(_signature(question, step))
             elif isinstance(step, Answer):
-                run.questions.add(_signature(question, step.settings, step.names))
+                run.questions.add(_signature(question, step.settings))
                 shown = step, ident
             answer = step if isinstance(step, Answer) else None
             pending |= _updates_of(step, question, form, ident, notes, stored, ask)
@@ -208,10 +206,12 @@ def _updates_of(
     line = updates[overlay_parts.STATUS]
     if stored and stored["headline"][0] == line["headline"][0]:
         line |= {"headline": stored["headline"], "settled": True}  # until the experiment is repeated here
+    settings, subject = step.settings, results_cache.subject(step.settings, question)
+    note = "" if settings.method.takes_layer else no_layer(settings.method)
     return {
         **updates,
-        panel_parts.BANDS: view.bands(step.settings, question.bands),
-        "gradients": rail_view.identify(step, str(question.image)),
+        panel_parts.BANDS: view.bands(settings, question.bands),
+        "gradients": {"key": subject, "chosen": settings.layer, "note": note},
     }
 
 
@@ -233,7 +233,7 @@ def _objects(step: Scene, question: Request, ident: int, notes: Iterable[str]) -
     updates: Updates = {maps_parts.BARS: view.objects(step, ident), **panel.objects(step, question)}
     if step.chosen is None:
         updates |= {
-            overlay_parts.STATUS: object_messages.nothing(step, ident),
+            overlay_parts.STATUS: messages.status("done", step.message, ident=ident),
             overlay_parts.OVERLAY: view.image_only(step, ident),
             overlay_parts.FINDINGS: view.reason(step, [*notes, *step.settings.notes], ident),
             maps_parts.PLANES: None,
@@ -262,7 +262,11 @@ def _partial_map(step: Refining, ident: int) -> Updates:
         updates[maps_parts.BARS] = view.classes(step, ident)
     if step.map is None:
         return updates
-    return {**updates, overlay_parts.OVERLAY: view.refining(step, ident), methods_parts.GUIDE: guide.pack(step, ident)}
+    return {
+        **updates,
+        overlay_parts.OVERLAY: view.refining(step, ident),
+        methods_parts.GUIDE: {"id": ident, "parts": guide.parts(step)},
+    }
 
 
 def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates:
@@ -270,9 +274,9 @@ def _answer(step: Answer, notes: Iterable[str], ident: int, ask: Ask) -> Updates
     step = replace(step, settings=replace(settings, notes=(*notes, *settings.notes)))
     return {
         **_map(step, ident, ask),
-        maps_parts.BARS: view.classes(step, ident) | listed(step),
+        maps_parts.BARS: view.classes(step, ident),
         overlay_parts.FINDINGS: view.findings(step, ident),
-        trust_parts.TRUST: trust_view.identify(step, ident),
+        trust_parts.TRUST: trust.identify(step, ident),
         overlay_parts.FOLD: {"text": messages.folded(step)},
         "answered": {"key": str(ident)},
         **({panel_parts.METHOD: picker.update(settings)} if step.is_mistimed else {}),
@@ -297,7 +301,7 @@ def _map(step: Answer, ident: int, ask: Ask) -> Updates:
         overlay_parts.STATUS: headline.status(step, ident, checked.verdict if checked else None),
         overlay_parts.OVERLAY: view.answer(step, ident, ask.crops),
         maps_parts.PLANES: channels_view.planes(step),
-        methods_parts.GUIDE: guide.pack(step, ident),
+        methods_parts.GUIDE: {"id": ident, "parts": guide.parts(step)},
     }
 
 
@@ -323,11 +327,12 @@ def _precedes_a_map(step: Step) -> bool:
 
     Each message takes server and browser together about as long as such a map.
     """
-    return isinstance(step, Settings) and costs.is_instant(step.method.name, step.loaded)
+    seconds = costs.seconds(step.method.name, step.loaded) if isinstance(step, Settings) else None
+    return seconds is not None and seconds < costs.MOMENT
 
 
-def _signature(question: Request, settings: Settings, names: dict[str, str]) -> str:
+def _signature(question: Request, settings: Settings) -> str:
     """Return the signature of the request with its names resolved."""
     bands = settings.bands.text if settings.bands else question.bands
-    resolved: dict[str, Any] = {**names, "options": settings.options, "bands": bands}
+    resolved: dict[str, Any] = {**settings.names, "options": settings.options, "bands": bands}
     return replace(question, **resolved).signature

@@ -1,4 +1,7 @@
-"""The stored answer for the first example, which the page shows while torch is imported. landing.py computes it."""
+"""The stored answer for the first example, which the page shows while torch is imported.
+
+`python -m benchmarks.landing` computes it.
+"""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def objects(step: Scene, question: Request) -> Updates:
 
 def list_models(chosen: LoadedModel | None = None) -> Updates:
     """Update the list of models, with the error of loading the first one, if any, and select a model."""
-    infos = model_cache.list_models()
+    infos = zoo.list_models()
     networks = {info.name for info in infos}
     # The list shows only a hundred names at first, so alternative weights come after all networks.
     infos.sort(key=lambda info: info.name.partition(":")[0] in networks - {info.name})

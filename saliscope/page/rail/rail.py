@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.rail import description, norms
+from saliscope.compute.rail import description, messages, network, norms
 from saliscope.compute.request import LONGEST
 from saliscope.page.events import Ask, on, run_job
-from saliscope.page.rail import parts, view
+from saliscope.page.rail import parts
 from saliscope.page.wire import Updates
 
 
@@ -19,7 +21,7 @@ def measure(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         for step in norms.measure(ask.question(), run):
             if isinstance(step, norms.Norms):
-                yield {"gradients": view.norms(step)}
+                yield {"gradients": pack_norms(step)}
 
     yield from run_job(ask.job("rail"), steps, lambda message: {"gradients": {"failed": message}})
 
@@ -31,9 +33,41 @@ def describe(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         for step in description.describe(ask.question(), run):
             if isinstance(step, description.Described):
-                yield {"description": view.description(step)}
+                yield {"description": pack_description(step)}
 
     def show_error(message: str) -> Updates:
         return {"description": {"model": ask.text("model", LONGEST), "failed": message}}
 
     yield from run_job(ask.job("describe"), steps, show_error)
+
+
+def pack_norms(step: norms.Norms) -> dict[str, Any]:
+    """Pack the norms in the layer order of the drawing; None for layers without a finite norm."""
+    layers = network.drawing(step.settings.loaded)["layers"]
+    values = [_rounded(step.norms.get(name)) for name, *_ in layers]
+    return {"key": step.key, "model": step.settings.loaded.name, "name": step.name, "norms": values}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four significant digits."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def pack_description(step: description.Described) -> dict[str, Any]:
+    """Pack the table of the layers, its totals in words, and the same as CSV."""
+    found = step.description
+    rows = [
+        [
+            layer.name,
+            layer.kind,
+            " × ".join(map(str, layer.shape[1:] or layer.shape)),
+            f"{layer.parameters:,}",
+            f"{layer.multiply_adds:,}",
+            f"{layer.output_bytes / 1e6:,.3f}",
+            f"{layer.seconds * 1e3:.2f}",
+            "" if layer.receptive_field is None else " × ".join(map(str, layer.receptive_field)),
+            layer.is_leaf,
+        ]
+        for layer in found.layers
+    ]
+    return {"model": step.loaded.name, "rows": rows, "totals": messages.totals(found), "csv": found.to_csv()}

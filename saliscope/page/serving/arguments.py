@@ -44,17 +44,12 @@ def is_unknown_event(message: Any) -> bool:
     return number is not None and bool(_events) and (type(number) is not int or number not in _events)
 
 
-def has_endpoints() -> bool:
-    """Return whether endpoints were registered."""
-    return bool(_known)
-
-
 def is_unknown(path: str, message: Any) -> bool:
     """Return whether a path names an endpoint that does not exist, for which Gradio answers with status 500.
 
     The events of the page are called by their number.
     """
-    if not path.startswith(ENDPOINTS):
+    if not _known or not path.startswith(ENDPOINTS):
         return False
     route = ROUTES.fullmatch(path)
     numbered = isinstance(message, dict) and message.get("fn_index") is not None

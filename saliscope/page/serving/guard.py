@@ -146,7 +146,9 @@ class Guard:
                 raise
         refusal = refusal or body.refusal
         if refusal and not started:
-            await _refuse(send, refusal, body)
+            start, content = refusal.answer([*HEADERS, *(() if body.complete else (CLOSE,))])
+            await send(start)
+            await _send_before_rest(content, send, body)
 
     async def _admit(self, scope: Message, path: str) -> Message:
         """Return the scope of a request that may be read, with the address of the visitor.
@@ -317,7 +319,7 @@ async def _checked_session(content: bytes, path: str) -> str:
         message = await asyncio.to_thread(check_json, content, agents=agents)
     else:
         message = check_json(content, agents=agents)
-    if arguments.has_endpoints() and arguments.is_unknown(path, message):
+    if arguments.is_unknown(path, message):
         raise Refusal(404, arguments.unknown_message())
     if arguments.is_unknown_event(message):
         raise Refusal(404, UNKNOWN_EVENT)
@@ -325,18 +327,6 @@ async def _checked_session(content: bytes, path: str) -> str:
         raise Refusal(400, error)
     session = message.get("session_hash") if isinstance(message, dict) and not agents else None
     return session if isinstance(session, str) and not CALL.fullmatch(path) else ""
-
-
-async def _refuse(send: Send, refusal: Refusal, body: Body) -> None:
-    """Send the error; Gradio clients read the message from `detail`."""
-    content = json.dumps({"detail": refusal.message}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *HEADERS]
-    if not body.complete:
-        headers.append(CLOSE)
-    if refusal.status in (429, 503):
-        headers.append((b"retry-after", b"10"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await _send_before_rest({"type": "http.response.body", "body": content}, send, body)
 
 
 async def _send_before_rest(message: Message, send: Send, body: Body) -> None:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from saliscope.compute import engine, messages
 from saliscope.compute.bundles import bundle
-from saliscope.compute.erase.second import second_image
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.places import places
-from saliscope.compute.request import from_form
+from saliscope.compute.request import from_form, second_image
 from saliscope.images import uploads
 from saliscope.page.events import Ask, on
 from saliscope.page.share import parts

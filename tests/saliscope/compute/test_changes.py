@@ -21,14 +21,13 @@ from saliscope.compute.answers import Answer, Refining
 from saliscope.compute.bundles import bundle, record
 from saliscope.compute.erase import engine as erase
 from saliscope.compute.erase import messages
-from saliscope.compute.erase.second import second_image
 from saliscope.compute.interventions import changes
 from saliscope.compute.interventions import engine as interventions
 from saliscope.compute.interventions import messages as change_messages
 from saliscope.compute.interventions.answers import Changed
-from saliscope.compute.request import Request
+from saliscope.compute.request import Request, second_image
 from saliscope.errors import Refused
-from saliscope.page.channels import change_view
+from saliscope.page.channels import changing as change_view
 from saliscope.page.components.view import floats
 from saliscope.percentages import percent
 from tests.saliscope.compute.asking import CAT, COFFEE, DOG, GOLDFISH, SMALL, answered, inputs, last_steps, steps_of

@@ -30,7 +30,8 @@ from saliscope.compute.channels.answers import (
 )
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.page.channels import arithmetic_view, view
+from saliscope.page.channels import arithmetic as arithmetic_view
+from saliscope.page.channels import view
 from saliscope.page.components.thumbnails import thumbnails
 from tests.saliscope.compute.asking import CAT, MODEL, SMALL, inputs, last_steps, steps_of
 
@@ -52,7 +53,7 @@ def test_statistics_are_those_of_the_layer_values() -> None:
     """Oracle: the library's feature maps; Hoyer's sparsity of vectors where it is known. Nothing is sent twice."""
     sheet = steps(channels.sheet)[Sheet]
     maps = explainers.feature_maps(*inputs(), layer="head")[0]
-    assert sheet.total == len(maps) == 1280 and sheet.pages == 1
+    assert sheet.total == len(maps) == len(sheet.numbers) == 1280
     torch.testing.assert_close(sheet.means, maps.mean((1, 2)))
     torch.testing.assert_close(sheet.maps, maps[sheet.numbers])
     assert sheet.numbers[0] == int(maps.mean((1, 2)).argmax())
@@ -152,7 +153,7 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(monkeypatch: py
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
     assert steps(channels.channel, large, number=2)[Channel].map.shape == (112, 112)
     monkeypatch.setattr(channels, "MOST", 640)
-    assert steps(channels.sheet)[Sheet].pages == 2, "of 1280 channels"
+    assert len(steps(channels.sheet)[Sheet].numbers) == 640, "of 1280 channels"
 
 
 def test_a_channel_is_the_target() -> None:

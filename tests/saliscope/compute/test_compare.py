@@ -15,16 +15,16 @@ from torch import nn
 import explainers
 from saliscope import zoo
 from saliscope.compute import model_cache
-from saliscope.compute.answers import Answer
+from saliscope.compute.answers import Answer, Window
 from saliscope.compute.compare import questions
-from saliscope.compute.compare.questions import CropBox, PanelRequest
+from saliscope.compute.compare.questions import PanelRequest
 from saliscope.compute.models import engine, messages
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.compare import compare as panels
 from saliscope.page.events import Ask
-from saliscope.page.models import view
+from saliscope.page.models import models as view
 from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, steps_of
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
@@ -107,7 +107,7 @@ def test_the_runner_up_of_detected_objects(blobs: str, tmp_path: Path) -> None:
 
 def test_the_crop_is_that_which_the_network_receives() -> None:
     steps = steps_of(questions.answers, PanelRequest(0, 1, page=PAGE, place=True), CAT)
-    assert [step.box for step in steps if isinstance(step, CropBox)] == [of_page().settings.window.box]
+    assert [step.box for step in steps if isinstance(step, Window)] == [of_page().settings.window.box]
 
 
 def test_script_input_is_validated() -> None:

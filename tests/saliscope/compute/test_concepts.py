@@ -17,7 +17,7 @@ from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
-from saliscope.page.concepts import view
+from saliscope.page.concepts import concepts as view
 from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
 
 pytestmark = pytest.mark.usefixtures("loaded")

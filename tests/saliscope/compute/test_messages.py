@@ -10,6 +10,7 @@ import torch
 
 import explainers
 from saliscope.compute.bundles import messages as bundle_messages
+from saliscope.compute.bundles.record import caption
 from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import Channel, InputGradient
 from saliscope.compute.lab.messages import depth_read
@@ -46,7 +47,7 @@ def test_messages_have_their_numbers() -> None:
         (fetching("ResNet-50", 1_500_000, 0), "Downloading ResNet-50: 2 MB"),
         (fetching("ResNet-50", 0, 97_800_000), "Loading ResNet-50…"),
         (
-            *bundle_messages.caption({"question": QUESTION, "answer": ANSWER | {"device": "cpu"}}),
+            *caption({"question": QUESTION, "answer": ANSWER | {"device": "cpu"}}),
             "DFF for dog (50%) at layer layer4 of Net, plane 3, stopped at 40%, computed on cpu.",
         ),
         (dead(False, False, False) + "|", "layer4: 3 channels of 7 × 9.|"),

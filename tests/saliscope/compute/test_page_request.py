@@ -31,7 +31,7 @@ from saliscope.compute.request import NAMES, Request, from_api, from_form
 from saliscope.errors import Refused
 from saliscope.page.api import snippets
 from saliscope.page.components.view import SMALL_SIDE
-from saliscope.page.maps.view import top_maps
+from saliscope.page.maps.maps import top_maps
 from saliscope.zoo.model import Preparation
 from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, inputs, last_steps, steps_of
 from tests.support.catalog import isolate_catalog

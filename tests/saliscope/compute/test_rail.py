@@ -17,7 +17,7 @@ from saliscope.compute.model_cache import load
 from saliscope.compute.rail import description, messages, network, norms
 from saliscope.compute.request import Request
 from saliscope.page.components import view as page_view
-from saliscope.page.rail import view
+from saliscope.page.rail import rail
 from tests.saliscope.compute.asking import DOG, MODEL, SMALL, inputs, last_steps, steps_of
 from tests.support.nets import random_images, residual
 
@@ -53,8 +53,8 @@ def test_the_norms_are_those_of_the_answer(new_dog: str, monkeypatch: pytest.Mon
     question = Request(new_dog, MODEL)
     answer = last_steps(question, stages=False)[Answer]
     first = last_steps(question, norms.measure)[norms.Norms]
-    assert view.identify(answer, new_dog) == {"key": first.key, "chosen": "head", "note": ""}
-    names, packed = [name for name, *_ in network.drawing(load(MODEL))["layers"]], view.norms(first)
+    assert results_cache.subject(answer.settings, question) == first.key
+    names, packed = [name for name, *_ in network.drawing(load(MODEL))["layers"]], rail.pack_norms(first)
     assert len(packed["norms"]) == len(names) and packed["name"] == "German shepherd"
     net, images = inputs(new_dog)
     outputs: list[torch.Tensor] = []
@@ -77,9 +77,8 @@ def test_another_class_has_another_key() -> None:
     changes: list[dict[str, str]] = [{"target": "tabby"}, {"layer": "stages.1"}, {"method": "saliency"}]
     requests = [Request(DOG, MODEL, **{"target": "goldfish", **change}) for change in changes]
     settings = [engine.resolve(request) for request in requests]
-    subjects = [results_cache.subject(each, request) for each, request in zip(settings, requests, strict=True)]
-    for keys in ([norms.key_of(DOG, each, each.names) for each in settings], subjects):
-        assert keys[0] != keys[1] == keys[2] and DOG not in "".join(keys)
+    keys = [results_cache.subject(each, request) for each, request in zip(settings, requests, strict=True)]
+    assert keys[0] != keys[1] == keys[2] and DOG not in "".join(keys)
 
 
 def test_the_maps_of_all_blocks_are_grad_cam(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +141,7 @@ def test_the_table_is_that_of_the_library() -> None:
     first = steps_of(description.describe, Request(model=SMALL))[-1]
     assert isinstance(first, description.Described)
     net, images = inputs(name=SMALL)
-    expected, packed = explainers.describe(net, torch.zeros_like(images)), view.description(first)
+    expected, packed = explainers.describe(net, torch.zeros_like(images)), rail.pack_description(first)
     rows = [(layer.name, layer.kind, layer.is_leaf) for layer in expected.layers]
     assert [(row[0], row[1], row[8]) for row in packed["rows"]] == rows
     row = next(row for row in packed["rows"] if row[0] == "stem.1")

@@ -34,7 +34,7 @@ from saliscope.images import uploads
 from saliscope.page.api import answers as api
 from saliscope.page.api import snippets
 from saliscope.page.batch import engine as batch
-from saliscope.page.compare import view as compare_view
+from saliscope.page.compare import compare as compare_view
 from saliscope.page.components import view
 from saliscope.runs import shards
 from saliscope.zoo.text import BAR

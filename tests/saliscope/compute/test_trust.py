@@ -21,7 +21,7 @@ from saliscope.compute.request import Request
 from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
 from saliscope.errors import Refused
-from saliscope.page.trust import view
+from saliscope.page.trust import trust as view
 from tests.saliscope.compute.asking import MODEL, SMALL, answered, steps_of
 from tests.support import nets
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import explainers
+from saliscope import zoo
 from saliscope.__main__ import main
-from saliscope.compute import model_cache
 from saliscope.errors import Refused
 from saliscope.page.agents.server import Agents
 from saliscope.page.api import answers
@@ -96,7 +96,7 @@ def test_offline_no_model_is_offered_as_a_download_and_usable_ones_come_first(
     monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
 
     def listed() -> dict[str, tuple[str, str]]:
-        infos = sorted(model_cache.list_models(), key=lambda info: info.cached)
+        infos = sorted(zoo.list_models(), key=lambda info: info.cached)
         return {name: (label, columns[-1]) for label, name, columns in panel.models(infos)}
 
     states = [state for _, state in listed().values()]

@@ -14,11 +14,11 @@ import torch
 from PIL import Image
 
 import explainers
+from benchmarks import lab_example as example
+from benchmarks import landing
 from explainers.maps.overlays import RULE
 from saliscope.images import examples
 from saliscope.page.first_paint.first_paint import head
-from saliscope.page.lab import example
-from saliscope.page.overlay import landing
 from saliscope.page.overlay.stored import LAYER, load_stored
 
 SCRIPT = "page-0123456789abcdef.js"
@@ -48,7 +48,7 @@ def without_percentages(parts: list[Any]) -> list[str]:
 
 
 def test_the_stored_answer_equals_the_engines() -> None:
-    """When this fails: `python -m saliscope.page.overlay.landing`."""
+    """When this fails: `python -m benchmarks.landing`."""
     stored, computed = stored_answer(), json.loads(json.dumps(landing.compute()))
     for name in ("example", "model", "package", "choices", "guide", "network"):
         assert stored[name] == computed[name], name
@@ -110,7 +110,7 @@ def test_the_picture_in_the_html_is_the_stored_map() -> None:
     drawn = explainers.overlay(crop, values(stored["view"]["map"]))
     layer = Image.open(io.BytesIO(LAYER.read_bytes())).convert("RGBA").resize(crop.size)
     picture = np.asarray(Image.alpha_composite(muted_by_css(crop, text), layer).convert("RGB"), int)
-    assert np.abs(picture - np.asarray(drawn, int)).mean() < 4, "run `python -m saliscope.page.overlay.landing`"
+    assert np.abs(picture - np.asarray(drawn, int)).mean() < 4, "run `python -m benchmarks.landing`"
 
 
 def test_the_stored_run_of_the_training_lab_is_that_of_the_first_preset() -> None:

@@ -158,6 +158,6 @@ def test_a_recipe_is_found_everywhere(
     assert explainers.explain("grad_cam", model.network, image).raw.shape == (1, side, side)
     loaded = model_cache.load(name)
     assert loaded.title == title and loaded.default in {layer.name for layer in loaded.layers}
-    (info,) = [info for info in model_cache.list_models() if info.name == name]
+    (info,) = [info for info in zoo.list_models() if info.name == name]
     assert title in messages.model_choice(info) and (info.classes, info.side) == (len(labels), side)
     assert info.cached and not info.fetched and not info.error

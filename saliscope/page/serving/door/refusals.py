@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -17,3 +18,12 @@ class Refusal(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
+
+    def answer(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Message, Message]:
+        """Return the answer to the request; Gradio clients read the message from `detail`."""
+        content = json.dumps({"detail": self.message}).encode()
+        own = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode()), *headers]
+        if self.status in (429, 503):
+            own.append((b"retry-after", b"10"))
+        start = {"type": "http.response.start", "status": self.status, "headers": own}
+        return start, {"type": "http.response.body", "body": content}

@@ -1,9 +1,9 @@
 """Measure the cost of each method in forward passes.
 
-`OMP_WAIT_POLICY=passive python -m saliscope.compute.methods.measure` writes costs.json, which the picker uses for its
-badges. Each method runs as on the page, with default options, for one image on the default network. Methods that do
-not support this network run on another one. The time is that of the calling thread, which takes part in every parallel
-region and sleeps while it waits (because of the variable), so other load on the machine hardly affects it.
+`OMP_WAIT_POLICY=passive python -m benchmarks.costs` writes costs.json, which the list of methods uses for its badges.
+Each method runs as on the page, with default options, for one image on the default network. Methods that do not support
+this network run on another one. The time is that of the calling thread, which takes part in every parallel region and
+sleeps while it waits (because of the variable), so other load on the machine hardly affects it.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def passes(method: explainers.Method, case: Case, unit: float) -> float:
 
 def main() -> None:
     """Measure the methods and write the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m saliscope.compute.methods.measure", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=FILE)
     parser.add_argument("--only", nargs="+", help="measure only these methods and keep the other rows")
     arguments = parser.parse_args()

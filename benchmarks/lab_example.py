@@ -1,6 +1,6 @@
 """The finished run that the training lab shows before the user starts one: the first preset.
 
-Run `python -m saliscope.page.lab.example` to regenerate it; a test compares the two.
+Run `python -m benchmarks.lab_example` to regenerate it; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from saliscope.compute.lab import messages, presets
 from saliscope.compute.lab import training as lab_training
 from saliscope.page.lab import view
 
-FILE = Path(__file__).resolve().parents[1] / "lab" / "example.json"
+FILE = Path(view.__file__).with_name("example.json")
 SECONDS = 600.0
 
 

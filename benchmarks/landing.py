@@ -1,7 +1,7 @@
 """The stored answer for the first example, which the page shows while torch is imported.
 
 It is the answer of the engine with default settings, without the run time. The computed answer replaces it. Run
-`python -m saliscope.page.overlay.landing` to regenerate it; a test compares the two.
+`python -m benchmarks.landing` to regenerate it; a test compares the two.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import explainers
+from saliscope import zoo
 from saliscope.compute import engine, headline, messages, model_cache, removal
 from saliscope.compute.answers import Answer, Settings, Stages
 from saliscope.compute.jobs import runs
@@ -23,7 +24,6 @@ from saliscope.compute.rail import network
 from saliscope.compute.request import Request
 from saliscope.images import examples
 from saliscope.page.components import view
-from saliscope.page.maps.view import listed
 from saliscope.page.methods import guide
 from saliscope.page.overlay.stored import FILE, LAYER
 from saliscope.page.panel import settings as panel
@@ -47,7 +47,7 @@ def compute() -> dict[str, Any]:
         removal.measure(steps[Answer], Request(str(example.path)), run)
     settings, answer, stages = steps[Settings], steps[Answer], steps[Stages]
     loaded = settings.loaded
-    info = next(info for info in model_cache.list_models() if info.name == loaded.name)
+    info = next(info for info in zoo.list_models() if info.name == loaded.name)
     layer = next(label for label, name, _ in panel.layers(loaded) if name == settings.layer)
     return {
         "example": example.id,
@@ -62,8 +62,8 @@ def compute() -> dict[str, Any]:
         },
         # Record and time depend on the machine.
         "view": view.answer(answer, 0) | {"record": None, "seconds": None} | _small_crop(answer),
-        "classes": view.classes(answer, 0) | listed(answer) | {"all": None},  # the computed answer has them
-        "guide": guide.pack(answer, 0),
+        "classes": view.classes(answer, 0) | {"all": None},  # the computed answer has them
+        "guide": {"id": 0, "parts": guide.parts(answer)},
         "findings": view.findings(answer, 0),
         "strip": view.stages(stages, 0),
         "network": network.drawing(loaded),
