@@ -2,53 +2,6 @@
 (() => {
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-const state = {
-question: null,
-imagePath: undefined,
-image: null,
-asked: 0,
-phase: "idle",
-download: null,
-labPart: "",
-explained: 0,
-example: "",
-answered: null,
-drawn: {},
-cells: {},
-fields: {},
-classes: [],
-likely: [],
-crop: null,
-smallMaps: null,
-network: null,
-gradients: null,
-description: null,
-rail: { chosen: null, wanted: null, note: "", norms: new Map() },
-preview: null,
-channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [], here: null },
-compared: {},
-comparison: null,
-models: null,
-erasing: "",
-edited: null,
-checked: null,
-view: "",
-steps: null,
-indexed: null,
-uploaded: [],
-};
-const listeners = new Map();
-function update(values) {
-const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
-Object.assign(state, values);
-for (const listener of new Set(changed.flatMap((key) => [...(listeners.get(key) || [])]))) listener();
-}
-function change(key, fields) {
-update({ [key]: { ...state[key], ...fields } });
-}
-function subscribe(keys, listener) {
-for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
-}
 function bytes(b64) {
 if (Uint8Array.fromBase64) return Uint8Array.fromBase64(b64);
 const raw = atob(b64);
@@ -117,23 +70,6 @@ return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(val
 function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
-}
-function markDrawn(element, id, since) {
-element.dataset.id = String(id ?? "");
-change("drawn", { [element.id]: Number(id || 0) });
-element.dataset.ms = (performance.now() - since).toFixed(1);
-}
-function watchProps(watch, names, draw) {
-watch(names, draw);
-draw();
-}
-function drawList(element, props, watch, row) {
-const root = element.firstElementChild;
-watchProps(watch, ["value"], () => {
-const since = performance.now();
-root.replaceChildren(...((props.value && props.value.items) || []).map(row));
-markDrawn(element, props.value && props.value.id, since);
-});
 }
 function downloadFile(blob, name) {
 const link = make("a", { href: URL.createObjectURL(blob), download: name });

@@ -1,7 +1,8 @@
 // How the value of a clicked cell is computed: operations, patch and kernel, largest products, and the strongest path.
 import { colorImage, colorRange, heat, kernelList } from "./heat.js";
 import { state, subscribe } from "../store.js";
-import { floats, make, markDrawn, watchProps } from "../wire.js";
+import { Component } from "../parts.js";
+import { floats, make } from "../wire.js";
 
 const LARGE = 20; // CSS pixels of a square of a color image
 
@@ -18,16 +19,12 @@ let panel = null;
  */
 export const traceCell = (channel, cell) => panel.request(channel, cell);
 
-class Panel {
+class Panel extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.terms = props.terms;
-    this.trigger = trigger;
-    this.value = null;
+    super(element, props, trigger);
     this.title = make("h2", { class: "hl-title", text: this.terms.title });
     this.line = make("p", { class: "hl-line", role: "status" });
     this.body = make("div", { class: "hl-arithmetic-body" });
-    this.root = element.firstElementChild;
     this.root.replaceChildren(this.title, this.line, this.body);
     this.root.hidden = true;
     subscribe(["channels", "question"], () => this.mark());
@@ -58,12 +55,10 @@ class Panel {
   }
 
   receive(value) {
-    const since = performance.now();
     if (value && this.wanted && String([value.channel, value.cell]) === String(this.wanted)) {
       if (value.refused) this.say(value.refused, "error");
       else this.show(value);
     }
-    markDrawn(this.element, value?.id, since);
   }
 
   show(value) {
@@ -143,7 +138,7 @@ class Panel {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   panel = new Panel(element, props, trigger);
-  watchProps(watch, ["value"], () => panel.receive(props.value));
+  return (value) => panel.receive(value);
 }

@@ -3,16 +3,15 @@
 import { FileChooser } from "./files.js";
 import { state, subscribe, update } from "../store.js";
 import { selectTab } from "../tabs.js";
-import { fill, watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { fill, make, downloadFile, makeButton } from "../wire.js";
 
 const CHANNELS = "features"; // the tab that shows the index
 
-class Batch {
+class Batch extends Component {
   constructor(element, props, trigger) {
+    super(element, props, trigger);
     const { terms } = props;
-    this.element = element;
-    this.terms = terms;
-    this.trigger = trigger;
     this.report = "";
     this.line = make("p", { class: "hl-line", role: "status" });
     this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
@@ -33,7 +32,7 @@ class Batch {
       "aria-label": terms.stop_name,
     });
     this.saveButton = makeButton(terms.save, () => this.save(), { disabled: true });
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       this.files.box,
       make("div", { class: "hl-many-tools" }, startButton, indexButton, this.stopButton, this.saveButton),
       make("div", { class: "hl-many-say" }, this.line, this.bar, this.openButton),
@@ -81,20 +80,14 @@ class Batch {
     this.frame.toggleAttribute("data-old", kind === "busy");
   }
 
-  render(value) {
-    const since = performance.now();
+  receive(value) {
     if (!value) return;
     this.showStatus(value);
     if (value.report) {
       this.report = this.frame.srcdoc = value.report;
       this.frame.hidden = this.saveButton.disabled = false;
     }
-    markDrawn(this.element, value.id, since);
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const batch = new Batch(element, props, trigger);
-  watchProps(watch, ["value"], () => batch.render(props.value));
-}
+export const mount = mountClass(Batch);

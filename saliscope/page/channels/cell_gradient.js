@@ -6,7 +6,7 @@ import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { change, state } from "../store.js";
-import { watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { make, makeButton } from "../wire.js";
 
 let request = null;
 
@@ -24,7 +24,7 @@ export function explainCell(at) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild,
     { terms } = props;
   let value = null;
@@ -49,16 +49,14 @@ export function mount(element, props, trigger, watch) {
   new ResizeObserver(() => {
     if (value?.crop && surface.image) paint();
   }).observe(canvas);
-  watchProps(watch, ["value"], async () => {
-    const since = performance.now(),
-      given = props.value;
+  return async (given) => {
     if (!given?.crop) {
       value = given;
       root.toggleAttribute("hidden", true);
-      return markDrawn(element, given?.id, since);
+      return;
     }
     const image = await loadImage(given.crop.src);
-    if (props.value !== given) return;
+    if (props.value !== given) return false;
     [value, surface.image] = [given, image];
     root.toggleAttribute("hidden", false);
     area.style.cssText = `aspect-ratio:${1 / surface.ratio};width:${100 / Math.max(1, surface.ratio)}%`;
@@ -68,6 +66,5 @@ export function mount(element, props, trigger, watch) {
     const [left, top, right, bottom] = given.box.map((part) => 100 * part);
     mark.hidden = false;
     mark.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
-    markDrawn(element, given.id, since);
-  });
+  };
 }

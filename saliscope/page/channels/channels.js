@@ -8,9 +8,9 @@ import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
 import { isOutdated, open, openFirst, requestBy } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
-import { whenAnswered } from "../parts.js";
+import { whenAnswered, Component } from "../parts.js";
 import { change, state, subscribe } from "../store.js";
-import { fill, watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
+import { fill, make, makeButton, downloadFile } from "../wire.js";
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
 
@@ -36,12 +36,9 @@ export const selectTop = (count) => grid.selectTop(count);
  */
 export const sortHere = (cell) => grid.sortHere(cell);
 
-class Grid {
+class Grid extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.at = 0;
     this.page = 0;
     this.nodes = new Map();
@@ -60,7 +57,7 @@ class Grid {
       npy: () => trigger("save"),
       stop: () => trigger("stop", {}),
     });
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       this.tools.root,
       make("div", { class: "hl-channels-head" }, this.note, this.tools.legend),
       this.list,
@@ -97,9 +94,7 @@ class Grid {
     this.list.addEventListener("focusout", () => this.point(null));
   }
 
-  async show() {
-    const since = performance.now(),
-      value = this.props.value;
+  async receive(value) {
     if (value === this.value && value) return;
     this.value = value;
     if (value?.planes) await this.addTiles(value);
@@ -109,13 +104,12 @@ class Grid {
     } else if (value?.refused) this.resetSort();
     else if (value?.same) keepTiles(value);
     else if (value || !this.sheet) clearTiles(value);
-    if (this.value !== value) return;
+    if (this.value !== value) return false;
     this.draw();
     if (value?.planes) {
       openFirst();
       this.showImages();
     }
-    markDrawn(this.element, value?.id, since);
   }
 
   async addTiles(value) {
@@ -405,12 +399,9 @@ class Grid {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   bindChannel();
   grid = new Grid(element, props, trigger);
-  watchProps(watch, ["value"], () => {
-    grid.show();
-  });
   const again = whenAnswered(element, (key) => {
     const { sheet, number } = state.channels;
     trigger("answered", { key, about: sheet?.about || "", whom: sheet?.whom || "", number: number ?? -1 });
@@ -419,4 +410,5 @@ export function mount(element, props, trigger, watch) {
     grid.forgetIndex();
     again();
   });
+  return (value) => grid.receive(value);
 }

@@ -5,7 +5,7 @@ import { labelUnit } from "./names.js";
 import { open } from "./state.js";
 import { state } from "../store.js";
 import { explain } from "../text/terms.js";
-import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { fill, make, makeButton } from "../wire.js";
 
 let by = 0; // the chosen order of the photos, for all channels
 
@@ -124,15 +124,11 @@ function drawUnit(value, terms) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild,
-    { terms } = props;
+export function mount(element, { terms }) {
+  const root = element.firstElementChild;
   explain(root);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now(),
-      { value } = props;
+  return (value) => {
     root.toggleAttribute("hidden", !value?.lines);
     root.replaceChildren(...(value?.lines ? drawUnit(value, terms) : []));
-    markDrawn(element, value?.id, since);
-  });
+  };
 }

@@ -4,17 +4,14 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { keepsTarget, settings, whenAnswered } from "../parts.js";
+import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
 import { state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const terms = { ...props.map, ...props.combobox, ...props.terms };
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    this.terms = { ...props.map, ...props.combobox, ...props.terms };
     this.panels = [];
     this.received = {};
     this.unsent = new Map(); // messages of panels, by slot; the server limits the waiting requests of a visitor
@@ -25,7 +22,7 @@ class Board {
     this.grid = make("div", { class: "hl-compare-panels" });
     this.pair = new Pair(this);
     this.tools = new Tools(this);
-    element.firstElementChild.replaceChildren(this.tools.element, this.grid, this.pair.element);
+    this.root.replaceChildren(this.tools.element, this.grid, this.pair.element);
     this.add();
     this.add({ own: {}, runner: true, classed: true });
     this.bound = bindBoard(this);

@@ -7,7 +7,8 @@ import { Result } from "../interventions/result.js";
 import { paintMap } from "../maps/small_map.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
-import { fill, formatValue, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { fill, formatValue, make, makeButton } from "../wire.js";
 
 const TILE = 96; // CSS pixels of the longer side of a map
 const choices = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
@@ -82,12 +83,10 @@ class Opened {
   }
 }
 
-class Concepts {
+class Concepts extends Component {
   constructor(element, props, trigger) {
-    const { terms } = props;
-    this.element = element;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const { terms } = this;
     this.sheet = this.image = null;
     this.open = null;
     this.ticket = 0;
@@ -103,14 +102,14 @@ class Concepts {
     this.tiles = make("div", { class: "hl-concepts-tiles", role: "group", "aria-label": terms.title });
     this.opened = new Opened(terms, () => this.scale());
     this.count.value = terms.default;
-    this.build(element.firstElementChild);
+    this.build();
     this.follow();
   }
 
-  build(root) {
+  build() {
     const { terms } = this,
       label = make("label", {}, make("span", { text: terms.count }), this.count);
-    root.replaceChildren(
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.about }),
       make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.stop),
       make("div", { class: "hl-concepts-status" }, this.line, this.bar),
@@ -209,14 +208,15 @@ class Concepts {
   }
 
   async receive(value) {
-    if (!value || value.ticket !== this.ticket) return;
-    const since = performance.now();
-    if (value.waiting) return this.say("busy", value.waiting, value.fraction);
+    if (!value || value.ticket !== this.ticket) return false;
+    if (value.waiting) {
+      this.say("busy", value.waiting, value.fraction);
+      return false;
+    }
     this.isPending = false;
     if (value.refused) this.fail(value.refused);
     else if (value.sheet) await this.showSheet(value.sheet);
     else await this.showResult(value.result);
-    markDrawn(this.element, value.id, since);
   }
 
   fail(message) {
@@ -299,8 +299,4 @@ class Concepts {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const concepts = new Concepts(element, props, trigger);
-  watchProps(watch, ["value"], () => concepts.receive(props.value));
-}
+export const mount = mountClass(Concepts);

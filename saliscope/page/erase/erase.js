@@ -10,18 +10,16 @@ import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, markDrawn, mountClass } from "../parts.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const MOST_ANSWERS = 20; // that are kept for undo and redo
 const keyOf = ({ text, second }) => JSON.stringify([text, second?.example || second?.file || ""]);
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const terms = { ...props.map, ...props.terms };
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const terms = (this.terms = { ...props.map, ...props.terms });
     this.history = [{ text: "", second: null }];
     this.at = 0;
     this.base = "";
@@ -40,7 +38,7 @@ class Board {
     this.painter = new Painter(terms, () => this.tools.brush, { commit: (token) => this.add(token), point });
     this.predictions = new Predictions(terms);
     this.saving = new Saving(this);
-    this.build(element.firstElementChild);
+    this.build();
     this.bound = bindEdit(this, props.longest.address);
     this.follow();
     subscribe(["asked"], () => {
@@ -60,7 +58,7 @@ class Board {
     this.take();
   }
 
-  build(root) {
+  build() {
     const { terms } = this,
       { stage } = this.before;
     // the painter lies over the map, whose own pointer and keys would otherwise act as well
@@ -83,7 +81,7 @@ class Board {
         ...more,
       );
     this.tools.root.lastElementChild.append(this.saving.menu.root);
-    root.replaceChildren(
+    this.root.replaceChildren(
       this.tools.root,
       make("div", { class: "hl-erase-status" }, this.line, this.stop, this.again, this.bar),
       make(
@@ -220,9 +218,13 @@ class Board {
     this.trigger("submit", { number: this.number, edit: fills, ...more });
   }
 
+  receive(value) {
+    this.handle(value);
+    return false; // `draw` marks it
+  }
+
   /** Handle an answer to the last request. */
-  async receive() {
-    const { value } = this.props;
+  async handle(value) {
     if (!value || value.number !== this.pending?.number || value === this.received) return;
     this.received = value;
     if (value.state === "waiting") return this.say("busy", value.text, value.fraction);
@@ -345,7 +347,7 @@ class Board {
     const isOld = Boolean(this.shown && isOther);
     const isRefused = isOld && !this.pending && this.line.dataset.kind === "error";
     const isNew = (number) => !isOld || (!this.isAsked && number === this.pending?.number);
-    this.element.firstElementChild.dataset.old = String(isOld);
+    this.root.dataset.old = String(isOld);
     /** @type {[Element, boolean][]} */
     const old = [
       [this.before.frame, !this.isAsked && !this.isForeign && this.shown?.value.key === this.base],
@@ -369,8 +371,4 @@ class Board {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const board = new Board(element, props, trigger);
-  watchProps(watch, ["value"], () => board.receive());
-}
+export const mount = mountClass(Board);

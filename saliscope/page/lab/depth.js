@@ -1,12 +1,11 @@
 // Gradient of the selected class at every layer, drawn along the network.
 import { bars } from "../drawing/chart.js";
 import { whenAnswered } from "../parts.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { make } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const terms = props.terms,
-    root = element.firstElementChild;
+export function mount(element, { terms }, trigger) {
+  const root = element.firstElementChild;
   const line = make("p", { class: "hl-line", role: "status" });
   const verdict = make("div", { class: "hl-finding", hidden: true }, make("p"));
   const chart = make("div", { class: "hl-chart-box" });
@@ -24,9 +23,9 @@ export function mount(element, props, trigger, watch) {
       read: (k) => shown.read[k],
       summary: shown.verdict,
     });
-  watchProps(watch, ["value"], () => {
-    const since = performance.now(),
-      value = props.value;
+  new ResizeObserver(draw).observe(root);
+  whenAnswered(element, (key) => trigger("answered", { key }));
+  return (value) => {
     if (!value) return;
     line.textContent = value.error || value.waiting || value.line;
     line.dataset.kind = value.error ? "error" : value.waiting ? "busy" : "done";
@@ -37,8 +36,6 @@ export function mount(element, props, trigger, watch) {
       verdict.dataset.vanished = String(value.vanished);
       draw();
     }
-    if (!value.waiting) markDrawn(element, value.id, since);
-  });
-  new ResizeObserver(draw).observe(root);
-  whenAnswered(element, (key) => trigger("answered", { key }));
+    return !value.waiting;
+  };
 }

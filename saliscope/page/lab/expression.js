@@ -2,14 +2,12 @@
 import { draw, formatNumber, isEqual } from "../drawing/graph.js";
 import { copyButton } from "../shared/copy.js";
 import { debounce, field, readNumber, showMessage } from "./fields.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { make } from "../wire.js";
 
-class Lab {
+class Lab extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     /** @type {Record<string, any>} */
     this.fields = {};
     const { terms } = this;
@@ -17,7 +15,7 @@ class Lab {
     this.description = make("p", { class: "hl-quiet" });
     this.line = make("p", { class: "hl-line", role: "status" });
     this.finding = make("div", { class: "hl-finding", hidden: true }, make("p"));
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.text }),
       this.gallery,
       this.description,
@@ -25,6 +23,13 @@ class Lab {
       make("div", { class: "hl-lab-side" }, this.line, this.finding, this.buildResults()),
     );
     this.fill(props.gallery[0]);
+    let started = Boolean(props.value);
+    new IntersectionObserver(() => {
+      // run the first experiment as soon as the tab is visible
+      if (started || !element.checkVisibility()) return;
+      started = true;
+      this.run();
+    }).observe(element);
   }
 
   buildGallery() {
@@ -205,9 +210,7 @@ class Lab {
     this.results.classList.toggle("hl-old", old);
   }
 
-  render() {
-    const since = performance.now(),
-      value = this.props.value;
+  receive(value) {
     if (!value) return;
     const invalid = { amount: this.fields.amount, seed: this.fields.seed, second: this.fields.second }[value.field];
     if (!value.waiting) {
@@ -237,7 +240,7 @@ class Lab {
       this.results.classList.toggle("hl-broad", frame.scrollWidth > frame.clientWidth + 1);
       this.markOutdated(); // the expression was edited during the computation
     }
-    if (!value.waiting) markDrawn(this.element, value.id, since);
+    return !value.waiting;
   }
 
   drawTable(value, shade) {
@@ -283,15 +286,4 @@ class Lab {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const lab = new Lab(element, props, trigger);
-  let started = Boolean(props.value);
-  new IntersectionObserver(() => {
-    // run the first experiment as soon as the tab is visible
-    if (started || !element.checkVisibility()) return;
-    started = true;
-    lab.run();
-  }).observe(element);
-  watchProps(watch, ["value"], () => lab.render());
-}
+export const mount = mountClass(Lab);

@@ -1,14 +1,12 @@
 // Training of a small network: the form, Start and Stop, charts that grow during the run, and the diagnosis.
 import { decades, heat, lines } from "../drawing/chart.js";
 import { debounce, field, readNumber, showMessage } from "./fields.js";
-import { bytes, watchProps, make, markDrawn, makeButton } from "../wire.js";
+import { Component, markDrawn, mountClass } from "../parts.js";
+import { bytes, make, makeButton } from "../wire.js";
 
-class Training {
+class Training extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.running = false;
     this.value = null;
     /** @type {Record<string, any>} */
@@ -17,7 +15,7 @@ class Training {
     this.line = make("p", { class: "hl-line", role: "status" });
     this.bar = make("progress", { class: "hl-progress hl-lab-bar", max: 1, value: 0, "aria-label": this.terms.steps });
     this.validateSoon = debounce(() => this.validate());
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: this.terms.text }),
       this.presets,
       this.buildForm(),
@@ -256,11 +254,11 @@ class Training {
       value = answer.ok ? await answer.json() : null;
     if (this.value || this.running || this.props.value) return;
     this.submitted = JSON.stringify(this.read());
-    this.render(value);
+    this.receive(value);
+    if (value) markDrawn(this.element, value.id, performance.now());
   }
 
-  render(value = this.props.value) {
-    const since = performance.now();
+  receive(value) {
     if (!value) return;
     this.setRunning(value.state === "running");
     this.status = value.line;
@@ -286,7 +284,6 @@ class Training {
     }
     this.updateStatus();
     this.element.closest("#hl-training").dataset.state = value.state;
-    markDrawn(this.element, value.id, since);
   }
 
   draw() {
@@ -317,8 +314,4 @@ class Training {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const training = new Training(element, props, trigger);
-  watchProps(watch, ["value"], () => training.render());
-}
+export const mount = mountClass(Training);

@@ -5,13 +5,12 @@ import { bindPlane } from "./planes_address.js";
 import { loadImage } from "../drawing/surface.js";
 import { Tiles } from "../drawing/tiles.js";
 import { subscribe } from "../store.js";
-import { floats, watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { floats, make, makeButton } from "../wire.js";
 
-class Planes {
+class Planes extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
+    super(element, props, trigger);
     this.value = null;
     this.tiles = new Tiles();
     this.image = null;
@@ -29,7 +28,6 @@ class Planes {
       make("label", {}, this.word, this.number, this.count),
       this.next,
     );
-    this.root = element.firstElementChild;
     this.root.replaceChildren(this.bar, this.list);
     this.root.hidden = true;
     const tile = (event) => event.target.closest("[role=option]");
@@ -79,10 +77,8 @@ class Planes {
     tile.focus();
   }
 
-  async show() {
-    const since = performance.now(),
-      { value } = this.props,
-      former = this.value;
+  async receive(value) {
+    const former = this.value;
     this.value = value;
     this.address.shown(value);
     this.root.hidden = !value;
@@ -95,10 +91,9 @@ class Planes {
       this.number.value = value.plane + words.first;
       this.list.setAttribute("aria-label", words.label);
       if (former?.planes !== value.planes || former.crop.src !== value.crop.src) await this.drawThumbnails(value);
-      if (this.value !== value) return;
+      if (this.value !== value) return false;
       this.mark();
     }
-    markDrawn(this.element, value && value.id, since);
   }
 
   async drawThumbnails(value) {
@@ -166,10 +161,4 @@ class Planes {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const planes = new Planes(element, props, trigger);
-  watchProps(watch, ["value"], () => {
-    planes.show();
-  });
-}
+export const mount = mountClass(Planes);

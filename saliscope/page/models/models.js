@@ -5,15 +5,13 @@ import { Combobox } from "../lists/combobox.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { make, makeButton } from "../wire.js";
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const { terms } = props;
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const { terms } = this;
     this.other = "";
     this.pending = 0;
     this.shown = null;
@@ -34,7 +32,7 @@ class Board {
     this.old = make("p", { class: "hl-quiet", hidden: true, text: terms.old });
     this.results = make("div", { class: "hl-models-results" });
     explain(this.results);
-    this.build(element.firstElementChild);
+    this.build();
     subscribe(["models"], () => this.showName());
     subscribe(["question", "imagePath"], () => this.mark());
     this.bound = bindParameters(
@@ -47,9 +45,9 @@ class Board {
     this.showName();
   }
 
-  build(root) {
+  build() {
     const { terms } = this;
-    root.append(
+    this.root.append(
       make("p", { class: "hl-quiet", text: terms.about }),
       make(
         "div",
@@ -115,10 +113,8 @@ class Board {
     this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.checked });
   }
 
-  receive() {
-    const since = performance.now(),
-      { value } = this.props;
-    if (!value || value.number !== this.pending) return;
+  receive(value) {
+    if (!value || value.number !== this.pending) return false;
     const isLast = value.state === "done" || value.state === "refused";
     if (isLast) this.pending = 0;
     this.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
@@ -128,7 +124,7 @@ class Board {
       this.results.replaceChildren(...parts.map((draw) => draw(this.terms, value)));
     }
     this.mark();
-    if (isLast) markDrawn(this.element, value.id, since);
+    return isLast;
   }
 
   say(kind, text, fraction = null) {
@@ -147,8 +143,4 @@ class Board {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const board = new Board(element, props, trigger);
-  watchProps(watch, ["value"], () => board.receive());
-}
+export const mount = mountClass(Board);

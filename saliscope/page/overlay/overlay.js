@@ -17,7 +17,8 @@ import { DetectedObjects } from "../drawing/objects.js";
 import { Tools } from "./tools.js";
 import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
-import { watchProps, make, markDrawn, downloadFile } from "../wire.js";
+import { Component, markDrawn } from "../parts.js";
+import { make, downloadFile } from "../wire.js";
 
 const views = new Map(); // by the id of their parts
 
@@ -29,17 +30,15 @@ const views = new Map(); // by the id of their parts
  */
 export const cover = (id, ...elements) => views.get(id)?.cover(...elements);
 
-class View {
+class View extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
+    super(element, props, trigger);
     this.id = element.id;
     this.map = null;
     this.value = null; // the answer that is shown
     this.rendering = null; // how the map is drawn, see `view` in paint.js
     this.cache = new MapCache();
-    this.build(element.firstElementChild);
+    this.build();
     this.surface = new Surface(this.canvas);
     this.binding = props.address ? new AddressBinding(this) : null;
     new ResizeObserver(() => this.surface.fit() && (this.map ? this.redraw() : this.surface.drawImage())).observe(
@@ -47,9 +46,8 @@ class View {
     );
   }
 
-  build(root) {
-    const { props } = this,
-      { terms } = props,
+  build() {
+    const { props, terms, root } = this,
       mix = () => this.mix(),
       redraw = () => this.redraw();
     this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": props.empty });
@@ -102,17 +100,16 @@ class View {
     this.tools.enable(false);
   }
 
-  /** Draw the current value. */
-  async update() {
+  receive(value) {
     const since = performance.now(),
-      { value } = this.props,
       { cache } = this;
     if (value) value.crop = completeCrop(value.crop);
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
     if (partial && this.isBetter(value)) this.history.run(cache.entry(value.key).partials, value);
-    else await this.show(value, since);
+    else this.show(value, since);
+    return false; // `show` marks it
   }
 
   /** Check whether the cached map answers the same request as a partial one, and is more complete. */
@@ -330,11 +327,11 @@ class View {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const view = new View(element, props, trigger);
   if (props.address) subscribe(["question"], () => view.recall(state.question.key));
   if (props.address) subscribe(["preview"], () => view.preview.follow(state.preview));
   subscribe(["fields"], () => view.drawField());
   views.set(view.id, view);
-  watchProps(watch, ["value"], () => view.update());
+  return (value) => view.receive(value);
 }

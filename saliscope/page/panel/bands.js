@@ -1,10 +1,10 @@
 // Selects the bands of an image for red, green and blue.
 import { recordChoice } from "../shared/address.js";
-import { fill, watchProps, make, markDrawn } from "../wire.js";
+import { fill, make } from "../wire.js";
 
 const COLORS = ["red", "green", "blue"];
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild;
   const { terms } = props;
   let value = null;
@@ -28,9 +28,8 @@ export function mount(element, props, trigger, watch) {
     about = make("p", { class: "hl-quiet" });
   const box = make("div", { class: "hl-picker", hidden: true }, group, use, about);
   root.replaceChildren(box);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    value = props.value;
+  return (given) => {
+    value = given;
     box.hidden = !value || !value.count;
     if (!box.hidden) {
       group.hidden = value.count < 2;
@@ -47,6 +46,5 @@ export function mount(element, props, trigger, watch) {
       [use.textContent, about.textContent] = [value.use, value.about];
       use.hidden = !value.use;
     }
-    markDrawn(element, value && value.id, since);
-  });
+  };
 }

@@ -3,7 +3,7 @@ import { askQuestion, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { newId, storeImage, uploadFile } from "../shared/stored_images.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, make, watchProps, makeButton } from "../wire.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const EXAMPLE = "example:";
 
@@ -157,10 +157,10 @@ class ImageField {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props) {
   field = new ImageField(element, props.terms);
-  watchProps(watch, ["value"], () => {
-    if (props.value) showImage(props.value);
-  });
   if (state.image) field.draw();
+  return (value) => {
+    if (value) showImage(value);
+  };
 }

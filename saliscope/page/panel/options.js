@@ -1,6 +1,6 @@
 // The method's options as a form; an empty field means "automatic". An invalid number shows a message at its field, and
 // the form then requests nothing; the last answer stays, marked as outdated.
-import { fill, watchProps, make } from "../wire.js";
+import { fill, make } from "../wire.js";
 
 function control(option, value, terms, changed) {
   const id = `hl-option-${option.name}`;
@@ -62,12 +62,12 @@ function limits({ low, high }, terms) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild,
     { terms } = props;
   let drawn = null;
-  watchProps(watch, ["value"], () => {
-    const { schema = [], values: given = {} } = props.value || {};
+  return (value) => {
+    const { schema = [], values: given = {} } = value || {};
     const values = { ...given };
     const wrongs = new Map();
     const form = JSON.stringify([schema, values]);
@@ -103,5 +103,5 @@ export function mount(element, props, trigger, watch) {
         );
       }),
     );
-  });
+  };
 }

@@ -3,10 +3,10 @@ import { setSettings, settings } from "../parts.js";
 import { recordChoice } from "../shared/address.js";
 import { isOutdated } from "../shared/outdated.js";
 import { state, subscribe } from "../store.js";
-import { make, watchProps } from "../wire.js";
+import { make } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props) {
   const input = make("input", { type: "checkbox" });
   /** Select the predicted class; its map is shown already. */
   const keepPrediction = () => {
@@ -23,7 +23,7 @@ export function mount(element, props, trigger, watch) {
   });
   subscribe(["answered"], keepPrediction);
   element.firstElementChild.append(make("label", {}, input, make("span", { text: props.text })));
-  watchProps(watch, ["value"], () => {
-    input.checked = Boolean(props.value);
-  });
+  return (value) => {
+    input.checked = Boolean(value);
+  };
 }

@@ -1,5 +1,5 @@
 // What was assumed about the user's own network, and a form to change it. A change selects "NAME?size=...".
-import { make, watchProps, makeButton } from "../wire.js";
+import { make, makeButton } from "../wire.js";
 
 function field(name, value, choices, terms, send) {
   const [title, help] = terms.fields[name];
@@ -18,12 +18,11 @@ function field(name, value, choices, terms, send) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, { terms }, trigger) {
   const root = element.firstElementChild;
-  const { terms } = props;
   let isOpen = false;
-  watchProps(watch, ["value"], () => {
-    const { notes = [], base, values, changed = {}, devices = [], summary } = props.value || {};
+  return (value) => {
+    const { notes = [], base, values, changed = {}, devices = [], summary } = value || {};
     const choices = { score: Object.entries(terms.scores), device: devices.map((name) => [name, name]) };
     if (!values) return root.replaceChildren();
     const send = () => {
@@ -53,5 +52,5 @@ export function mount(element, props, trigger, watch) {
         details,
       ),
     );
-  });
+  };
 }

@@ -3,20 +3,17 @@ import { COLUMNS, csv, FIRST, Row, sortRows } from "./rows.js";
 import { loadImage } from "../drawing/surface.js";
 import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
-import { watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
 
-class Ranking {
+class Ranking extends Component {
   constructor(element, props, trigger) {
-    const { terms, form } = props,
-      { id } = element;
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
-    this.form = form;
-    this.id = id;
+    super(element, props, trigger);
+    const { terms } = this;
+    this.form = props.form;
+    this.id = element.id;
     this.rows = new Map();
     this.value = null;
     this.photo = null;
@@ -27,7 +24,7 @@ class Ranking {
     this.notes = make("div", { class: "hl-ranking-notes" });
     this.short = make("p", { class: "hl-quiet hl-ranking-short" });
     this.others = make("details", { class: "hl-ranking-others", hidden: true }, make("summary"), make("ul"));
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("h2", { class: "hl-heading", text: terms.title }),
       make("p", { class: "hl-quiet hl-ranking-text", text: terms.text }),
       this.buildForm(),
@@ -162,18 +159,16 @@ class Ranking {
   }
 
   async receive(value) {
-    const since = performance.now();
     if (!value) return;
     this.showStatus(value);
     this.stopButton.disabled = value.kind !== "busy";
     if (value.rows) {
       this.value = value;
       this.photo = value.crop ? await loadImage(value.crop.src) : this.photo;
-      if (this.value !== value) return;
+      if (this.value !== value) return false;
       this.showDetails(value);
       this.mark();
     }
-    markDrawn(this.element, value.id, since);
   }
 
   /** Update the text below the table. */
@@ -255,8 +250,4 @@ class Ranking {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const ranking = new Ranking(element, props, trigger);
-  watchProps(watch, ["value"], () => ranking.receive(props.value));
-}
+export const mount = mountClass(Ranking);

@@ -6,7 +6,7 @@ import { state, subscribe, update } from "../store.js";
 import { explain } from "../text/terms.js";
 import { repairAddress } from "./address.js";
 import { markAllCurrent } from "./outdated.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { make } from "../wire.js";
 
 const NARROW = 768,
   WIDE = 1280; // from here on, map and network are in one view, and the sentence has one line
@@ -86,7 +86,7 @@ function build(root, terms) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild;
   const { headline, line, next, erase, bar } = build(root, props.terms);
   let requested = false,
@@ -151,10 +151,9 @@ export function mount(element, props, trigger, watch) {
     showSentences();
     setPhase("busy");
   });
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    const value = props.value || { kind: "idle", parts: [] };
-    if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
+  return (given) => {
+    const value = given || { kind: "idle", parts: [] };
+    if (value.id < latest) return false; // the result of an experiment on the last map arrives after the next question
     latest = value.id;
     clearTimeout(timer);
     if (value.former) keepModel(value);
@@ -163,12 +162,11 @@ export function mount(element, props, trigger, watch) {
       if (refusal && value.kind === "done") drawLine(line, refusal);
       setPhase(value.kind);
     }
-    markDrawn(element, value.id, since);
     if (requested && window.innerWidth < NARROW) {
       // stacked columns: the result is below the visible area
       element.scrollIntoView({ block: "start", behavior: "smooth" });
       line.focus({ preventScroll: true });
     }
     requested = false;
-  });
+  };
 }
