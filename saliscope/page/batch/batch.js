@@ -4,6 +4,7 @@ import { FileChooser } from "./files.js";
 import { state, subscribe, update } from "../store.js";
 import { selectTab } from "../tabs.js";
 import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { fill, make, downloadFile, makeButton } from "../wire.js";
 
 const CHANNELS = "features"; // the tab that shows the index
@@ -13,8 +14,7 @@ class Batch extends Component {
     super(element, props, trigger);
     const { terms } = props;
     this.report = "";
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+    this.status = new StatusLine(terms.progress);
     // The report is a separate page: it runs its own script and cannot access this one.
     const sandbox = "allow-scripts";
     this.frame = make("iframe", { class: "hl-many-frame", title: terms.frame, sandbox, hidden: true });
@@ -35,7 +35,7 @@ class Batch extends Component {
     this.root.replaceChildren(
       this.files.box,
       make("div", { class: "hl-many-tools" }, startButton, indexButton, this.stopButton, this.saveButton),
-      make("div", { class: "hl-many-say" }, this.line, this.bar, this.openButton),
+      make("div", { class: "hl-many-say" }, this.status.line, this.status.bar, this.openButton),
       this.frame,
     );
     subscribe(["indexed", "question"], () => this.checkModel());
@@ -69,12 +69,8 @@ class Batch extends Component {
   }
 
   showStatus({ kind, parts, fraction = null }) {
-    const { line, bar } = this;
-    line.replaceChildren(...parts.map((part) => make(part.strong ? "strong" : "span", { text: part.text })));
-    line.dataset.kind = kind;
-    line.setAttribute("aria-live", kind === "busy" ? "off" : "polite");
-    bar.hidden = fraction === null;
-    if (fraction !== null) bar.value = fraction;
+    this.status.say(kind, parts, fraction);
+    this.status.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite");
     this.element.dataset.state = kind;
     this.stopButton.disabled = kind !== "busy";
     this.frame.toggleAttribute("data-old", kind === "busy");

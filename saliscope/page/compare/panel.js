@@ -4,6 +4,7 @@ import { likelyFirst, toItem } from "../lists/choice.js";
 import { Combobox } from "../lists/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
+import { StatusLine } from "../shared/status_line.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
@@ -47,9 +48,8 @@ export class Panel {
         ),
       ]),
     );
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": this.terms.progress });
-    this.mapView.frame.append(this.bar);
+    this.statusLine = new StatusLine(this.terms.progress);
+    this.mapView.frame.append(this.statusLine.bar);
     this.element = this.arrange();
     this.head();
     this.mapView.clear("");
@@ -71,7 +71,7 @@ export class Panel {
         buttons,
       ),
       ...this.mapView.parts,
-      make("div", { class: "hl-compare-line" }, this.line, this.lowerScoreButton, this.retryButton),
+      make("div", { class: "hl-compare-line" }, this.statusLine.line, this.lowerScoreButton, this.retryButton),
     );
   }
 
@@ -245,13 +245,8 @@ export class Panel {
     const old = this.old && !pending && answer,
       status = !mapView.map && !this.loading ? [] : old ? [{ text: this.terms.old }] : parts;
     const notes = (!old && !pending && this.latest && this.latest.notes) || [];
-    this.line.replaceChildren(
-      ...status.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
-      ...notes.map((text) => make("span", { text: ` ${text}` })),
-    );
-    this.line.dataset.kind = state === "refused" && !old ? "error" : "";
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
+    const text = [...status, ...notes.map((note) => ({ text: ` ${note}` }))];
+    this.statusLine.say(state === "refused" && !old ? "error" : "", text, fraction);
     element.dataset.state = pending || this.loading ? "busy" : answer ? answer.value.state : "empty";
     element.dataset.old = String(Boolean(this.old || (pending && !(this.latest && this.latest.state === "partial"))));
     element.dataset.id = mapView.map ? mapView.map.id : "";

@@ -8,6 +8,7 @@ import { paintMap } from "../maps/small_map.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { fill, formatValue, make, makeButton } from "../wire.js";
 
 const TILE = 96; // CSS pixels of the longer side of a map
@@ -97,8 +98,7 @@ class Concepts extends Component {
     this.sources = make("label", { hidden: true }, make("span", { text: terms.source }), this.source);
     this.button = makeButton(terms.find, () => this.find(), { class: "hl-button hl-primary" });
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.line = make("p", { class: "hl-line", role: "status", text: terms.start });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.waiting });
+    this.status = new StatusLine(terms.waiting, { text: terms.start });
     this.tiles = make("div", { class: "hl-concepts-tiles", role: "group", "aria-label": terms.title });
     this.opened = new Opened(terms, () => this.scale());
     this.count.value = terms.default;
@@ -112,7 +112,7 @@ class Concepts extends Component {
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.about }),
       make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.stop),
-      make("div", { class: "hl-concepts-status" }, this.line, this.bar),
+      make("div", { class: "hl-concepts-status" }, this.status.line, this.status.bar),
       make("div", { class: "hl-concepts-results" }, this.tiles, this.opened.root),
     );
     for (const select of [this.count, this.source]) select.addEventListener("change", () => this.mark());
@@ -275,10 +275,7 @@ class Concepts extends Component {
   }
 
   say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null;
-    if (fraction !== null) this.bar.value = fraction;
+    this.status.say(kind, text, fraction);
     this.mark();
   }
 
@@ -289,13 +286,8 @@ class Concepts extends Component {
     this.opened.slider.disabled = isOld;
     this.opened.result.mark(isOld || this.resultKey !== this.currentResultKey);
     this.stop.hidden = !this.isPending;
-    if (isOld && !this.isPending && this.line.dataset.kind === "done") {
-      this.line.textContent = this.terms.old;
-      this.line.dataset.kind = "old";
-    } else if (!isOld && this.line.dataset.kind === "old") {
-      this.line.textContent = this.sheet.summary;
-      this.line.dataset.kind = "done";
-    }
+    if (isOld && !this.isPending && this.status.kind === "done") this.status.say("old", this.terms.old);
+    else if (!isOld && this.status.kind === "old") this.status.say("done", this.sheet.summary);
   }
 }
 

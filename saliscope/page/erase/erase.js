@@ -11,6 +11,7 @@ import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
 import { Component, markDrawn, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const MOST_ANSWERS = 20; // that are kept for undo and redo
@@ -66,8 +67,7 @@ class Board extends Component {
     this.before.canvas.removeAttribute("role");
     this.before.canvas.setAttribute("aria-hidden", "true");
     stage.append(this.painter.root);
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.computing });
+    this.status = new StatusLine(terms.computing);
     this.stop = makeButton(terms.stop, () => this.trigger("stop", {}), { hidden: true });
     this.again = makeButton(terms.again, () => this.request(), { hidden: true });
     this.note = make("p", { class: "hl-quiet hl-erase-note" });
@@ -83,7 +83,7 @@ class Board extends Component {
     this.tools.root.lastElementChild.append(this.saving.menu.root);
     this.root.replaceChildren(
       this.tools.root,
-      make("div", { class: "hl-erase-status" }, this.line, this.stop, this.again, this.bar),
+      make("div", { class: "hl-erase-status" }, this.status.line, this.stop, this.again, this.status.bar),
       make(
         "div",
         { class: "hl-erase-views" },
@@ -209,7 +209,7 @@ class Board extends Component {
     const { text, second } = this.current;
     this.pending = { number: ++this.number, key, search, started: performance.now() };
     this.isStale = false;
-    this.say("busy", this.terms.computing);
+    this.status.say("busy", this.terms.computing);
     this.mark();
     const sent = second?.example ? { example: second.example } : second?.file ? { file: second.file } : null;
     const uses = text.includes("fill.image") || this.tools.fill.value === "image";
@@ -227,10 +227,10 @@ class Board extends Component {
   async handle(value) {
     if (!value || value.number !== this.pending?.number || value === this.received) return;
     this.received = value;
-    if (value.state === "waiting") return this.say("busy", value.text, value.fraction);
+    if (value.state === "waiting") return this.status.say("busy", value.text, value.fraction);
     if (value.state === "refused") {
       this.pending = null;
-      this.say("error", value.text);
+      this.status.say("error", value.text);
       return this.mark();
     }
     await this.complete(value);
@@ -286,7 +286,7 @@ class Board extends Component {
     this.paintMaps();
     this.painter.show(value.mask || null);
     this.size.textContent = value.mask?.text || this.terms.before_hint;
-    this.say(value.state === "partial" ? "busy" : "done", value.text, value.fraction);
+    this.status.say(value.state === "partial" ? "busy" : "done", value.text, value.fraction);
     this.mark();
     markDrawn(this.element, value.id, since);
   }
@@ -323,13 +323,6 @@ class Board extends Component {
     for (const view of [this.before, this.after]) view.point(x, y);
   }
 
-  say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
-  }
-
   showNothing(text) {
     if (this.pending) this.trigger("stop", {});
     Object.assign(this, { pending: null, base: "", shown: null, isStale: true });
@@ -337,7 +330,7 @@ class Board extends Component {
     for (const map of [this.before, this.after]) map.clear(text);
     this.predictions.show([]);
     this.painter.show(null);
-    this.say("idle", "");
+    this.status.say("idle", "");
     this.mark();
   }
 
@@ -345,7 +338,7 @@ class Board extends Component {
   mark() {
     const isOther = this.isAsked || this.isStale || this.pending || this.shown?.key !== keyOf(this.current);
     const isOld = Boolean(this.shown && isOther);
-    const isRefused = isOld && !this.pending && this.line.dataset.kind === "error";
+    const isRefused = isOld && !this.pending && this.status.kind === "error";
     const isNew = (number) => !isOld || (!this.isAsked && number === this.pending?.number);
     this.root.dataset.old = String(isOld);
     /** @type {[Element, boolean][]} */
@@ -357,7 +350,7 @@ class Board extends Component {
     for (const [part, isCurrent] of old) part.closest("section").dataset.old = String(!isCurrent);
     if (isRefused) this.size.textContent = this.terms.old;
     this.stop.hidden = !this.pending;
-    this.again.hidden = this.line.dataset.kind !== "error";
+    this.again.hidden = this.status.kind !== "error";
     for (const goal of ["keep", "half", "change"])
       this.tools[goal].disabled = Boolean(this.pending?.search) || !this.before.map;
     const headline = this.isForeign ? null : this.shown?.headline;

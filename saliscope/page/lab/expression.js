@@ -3,6 +3,7 @@ import { draw, formatNumber, isEqual } from "../drawing/graph.js";
 import { copyButton } from "../shared/copy.js";
 import { debounce, field, readNumber, showMessage } from "./fields.js";
 import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { make } from "../wire.js";
 
 class Lab extends Component {
@@ -13,14 +14,14 @@ class Lab extends Component {
     const { terms } = this;
     this.buildGallery();
     this.description = make("p", { class: "hl-quiet" });
-    this.line = make("p", { class: "hl-line", role: "status" });
+    this.status = new StatusLine("");
     this.finding = make("div", { class: "hl-finding", hidden: true }, make("p"));
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.text }),
       this.gallery,
       this.description,
       this.buildForm(),
-      make("div", { class: "hl-lab-side" }, this.line, this.finding, this.buildResults()),
+      make("div", { class: "hl-lab-side" }, this.status.line, this.finding, this.buildResults()),
     );
     this.fill(props.gallery[0]);
     let started = Boolean(props.value);
@@ -159,8 +160,7 @@ class Lab extends Component {
   markOutdated() {
     if (this.results.hidden || this.fields.program.value === this.submitted) return;
     this.results.classList.add("hl-old");
-    this.line.textContent = `${this.status} ${this.terms.changed}`;
-    this.line.dataset.kind = "busy";
+    this.status.say("busy", `${this.says} ${this.terms.changed}`);
   }
 
   listTensors(list, chosen) {
@@ -205,8 +205,7 @@ class Lab extends Component {
   /** Show why nothing was computed; the previous result stays and is marked as outdated. */
   showError(message) {
     const old = !this.results.hidden;
-    this.line.textContent = old ? `${message} ${this.terms.last_valid}` : message;
-    this.line.dataset.kind = "error";
+    this.status.say("error", old ? `${message} ${this.terms.last_valid}` : message);
     this.results.classList.toggle("hl-old", old);
   }
 
@@ -222,14 +221,11 @@ class Lab extends Component {
     if (value.error) {
       if (invalid) showMessage(invalid, value.error);
       this.showError(invalid ? this.terms.not_run : value.error);
-    } else {
-      this.line.textContent = value.waiting || value.line;
-      this.line.dataset.kind = value.waiting ? "busy" : "done";
-    }
+    } else this.status.say(value.waiting ? "busy" : "done", value.waiting || value.line);
     if (value.tensors) {
       this.results.hidden = false;
       this.results.classList.remove("hl-old");
-      this.status = value.line;
+      this.says = value.line;
       this.finding.hidden = !value.finding;
       this.finding.firstElementChild.textContent = value.finding;
       this.listTensors(value.names, value.where);

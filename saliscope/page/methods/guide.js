@@ -1,6 +1,7 @@
 // "What am I seeing?": a short text next to the map, collapsed on phones, and if the column is too short for it.
 import { subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
+import { drawText } from "../shared/status_line.js";
 import { make } from "../wire.js";
 
 const NARROW = "(max-width: 767px)";
@@ -32,11 +33,7 @@ export function mount(element, props) {
   subscribe(["drawn"], fit);
   return (value) => {
     box.hidden = !value || !value.parts;
-    text.replaceChildren(
-      ...((value && value.parts) || []).map((part) =>
-        make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text }),
-      ),
-    );
+    text.replaceChildren(...drawText(value?.parts || []));
     fit();
   };
 }

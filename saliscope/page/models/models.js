@@ -6,6 +6,7 @@ import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
 import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { make, makeButton } from "../wire.js";
 
 class Board extends Component {
@@ -27,8 +28,7 @@ class Board extends Component {
     this.examples = make("input", { type: "checkbox", name: "examples", checked: true, onchange: () => this.mark() });
     this.button = makeButton(terms.compare, () => this.request());
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.line = make("p", { class: "hl-line", role: "status", text: terms.start });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.computing });
+    this.status = new StatusLine(terms.computing, { text: terms.start });
     this.old = make("p", { class: "hl-quiet", hidden: true, text: terms.old });
     this.results = make("div", { class: "hl-models-results" });
     explain(this.results);
@@ -57,7 +57,7 @@ class Board extends Component {
         this.button,
         this.stop,
       ),
-      make("div", { class: "hl-models-status" }, this.line, this.bar),
+      make("div", { class: "hl-models-status" }, this.status.line, this.status.bar),
       this.old,
       this.results,
     );
@@ -108,7 +108,7 @@ class Board extends Component {
     this.isWanted = false;
     this.pending = ++this.number;
     this.asked = this.key;
-    this.say("busy", this.terms.computing);
+    this.status.say("busy", this.terms.computing);
     this.mark();
     this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.checked });
   }
@@ -117,7 +117,7 @@ class Board extends Component {
     if (!value || value.number !== this.pending) return false;
     const isLast = value.state === "done" || value.state === "refused";
     if (isLast) this.pending = 0;
-    this.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
+    this.status.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
     if (value.state === "done") {
       this.shown = this.asked;
       const parts = [drawImages, drawSimilarity, drawDifferences];
@@ -127,17 +127,10 @@ class Board extends Component {
     return isLast;
   }
 
-  say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
-  }
-
   /** Mark a result that is not that of the current settings. */
   mark() {
     const isOld = this.shown !== null && (Boolean(this.pending) || this.shown !== this.key);
-    this.results.dataset.old = String(isOld || this.line.dataset.kind === "error");
+    this.results.dataset.old = String(isOld || this.status.kind === "error");
     this.old.hidden = !isOld || Boolean(this.pending);
     this.stop.hidden = !this.pending;
   }

@@ -4,6 +4,7 @@ import { loadImage } from "../drawing/surface.js";
 import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
 import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
 import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
@@ -19,8 +20,7 @@ class Ranking extends Component {
     this.photo = null;
     this.sort = "order";
     this.direction = 1;
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+    this.status = new StatusLine(terms.progress);
     this.notes = make("div", { class: "hl-ranking-notes" });
     this.short = make("p", { class: "hl-quiet hl-ranking-short" });
     this.others = make("details", { class: "hl-ranking-others", hidden: true }, make("summary"), make("ul"));
@@ -28,7 +28,7 @@ class Ranking extends Component {
       make("h2", { class: "hl-heading", text: terms.title }),
       make("p", { class: "hl-quiet hl-ranking-text", text: terms.text }),
       this.buildForm(),
-      make("div", { class: "hl-ranking-say" }, this.line, this.bar),
+      make("div", { class: "hl-ranking-say" }, this.status.line, this.status.bar),
       this.buildTable(),
       this.short,
       this.notes,
@@ -150,11 +150,8 @@ class Ranking extends Component {
   }
 
   showStatus({ kind, parts, fraction = null }) {
-    this.line.replaceChildren(...parts.map((part) => make(part.strong ? "strong" : "span", { text: part.text })));
-    this.line.dataset.kind = kind;
-    this.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite"); // not five times a second
-    this.bar.hidden = fraction === null;
-    if (fraction !== null) this.bar.value = fraction;
+    this.status.say(kind, parts, fraction);
+    this.status.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite"); // not five times a second
     this.element.dataset.state = kind;
   }
 
@@ -190,7 +187,7 @@ class Ranking extends Component {
       old = Boolean(value?.subject && question && value.subject !== question.subject);
     this.box.toggleAttribute("data-old", old);
     if (old && value.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
-    else if (!old && this.line.dataset.kind === "old") this.showStatus(value);
+    else if (!old && this.status.kind === "old") this.showStatus(value);
     this.draw();
   }
 

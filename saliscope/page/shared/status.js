@@ -6,6 +6,7 @@ import { state, subscribe, update } from "../store.js";
 import { explain } from "../text/terms.js";
 import { repairAddress } from "./address.js";
 import { markAllCurrent } from "./outdated.js";
+import { StatusLine } from "./status_line.js";
 import { make } from "../wire.js";
 
 const NARROW = 768,
@@ -37,14 +38,6 @@ function drawErase(button, erase) {
   };
 }
 
-/** Draw the line on how the result was computed. */
-function drawLine(line, { kind, parts }) {
-  const tag = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
-  const drawn = parts.map((part) => make(tag(part), { text: part.text }));
-  if (drawn.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...drawn);
-  line.dataset.kind = kind;
-}
-
 /**
  * Draw the sentences: the first is the prediction. Only those that change are replaced, and spoken again.
  * @param {HTMLElement} element
@@ -74,21 +67,20 @@ function fitHeadline(element) {
 /** Create the elements of the status in `root`. */
 function build(root, terms) {
   const headline = make("p", { class: "hl-headline" });
-  const line = make("p", { class: "hl-line", tabindex: -1 });
+  const status = new StatusLine(terms.progress, { role: null, tabindex: -1 });
   const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
   const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
   root.setAttribute("role", "status");
   root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
-  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, status.line, erase, next), status.bar);
   explain(headline);
-  return { headline, line, next, erase, bar };
+  return { headline, status, next, erase };
 }
 
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props, trigger) {
   const root = element.firstElementChild;
-  const { headline, line, next, erase, bar } = build(root, props.terms);
+  const { headline, status, next, erase } = build(root, props.terms);
   let requested = false,
     timer = 0,
     latest = 0,
@@ -108,7 +100,7 @@ export function mount(element, props, trigger) {
   subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
-    drawLine(line, value);
+    status.say(value.kind, value.parts, value.fraction);
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
@@ -119,8 +111,6 @@ export function mount(element, props, trigger) {
       drawErase(erase, value.erase);
     }
     showSentences();
-    bar.hidden = value.fraction === undefined || value.fraction === null;
-    if (!bar.hidden) bar.value = value.fraction;
   };
   subscribe(["explained"], () => {
     requested = true;
@@ -132,8 +122,7 @@ export function mount(element, props, trigger) {
   };
   /** Show that a model cannot be loaded. The page keeps the former model with its map. */
   const keepModel = (value) => {
-    drawLine(line, value);
-    bar.hidden = true;
+    status.say(value.kind, value.parts);
     const isAnswered = returnToModel(value.former);
     refusal = isAnswered ? null : value;
     if (!isAnswered) return;
@@ -159,13 +148,13 @@ export function mount(element, props, trigger) {
     if (value.former) keepModel(value);
     else {
       show(value);
-      if (refusal && value.kind === "done") drawLine(line, refusal);
+      if (refusal && value.kind === "done") status.say(refusal.kind, refusal.parts);
       setPhase(value.kind);
     }
     if (requested && window.innerWidth < NARROW) {
       // stacked columns: the result is below the visible area
       element.scrollIntoView({ block: "start", behavior: "smooth" });
-      line.focus({ preventScroll: true });
+      status.line.focus({ preventScroll: true });
     }
     requested = false;
   };
