@@ -31,6 +31,7 @@ return new Float32Array(raw.buffer);
 }
 function make(tag, attributes = {}, ...children) {
 const node = document.createElement(tag);
+if (tag === "button") node.setAttribute("type", tag);
 for (const [name, value] of Object.entries(attributes)) {
 if (value === undefined || value === null || value === false) continue;
 if (name === "text") node.textContent = value;
@@ -41,10 +42,10 @@ node.append(...children);
 return node;
 }
 function makeButton(text, onclick, more = {}) {
-return make("button", { type: "button", class: "hl-button", text, onclick, ...more });
+return make("button", { class: "hl-button", text, onclick, ...more });
 }
 function makeSymbolButton(symbol, onclick, more = {}) {
-return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
 }
 function fill(text, values) {
 return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
@@ -622,7 +623,7 @@ const limit = (name) =>
 make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
 this.low = limit("low");
 this.high = limit("high");
-this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+this.reset = make("button", { text: terms.reset, onclick: () => this.setLimits(null) });
 const opacity = make("label", {}, this.shareName, this.share);
 const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
 this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);

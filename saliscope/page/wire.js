@@ -41,7 +41,7 @@ export function floats(packed) {
 }
 
 /**
- * Create an element.
+ * Create an element. A button submits no form, unless its type says so.
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Record<string, any>} attributes also listeners as `onclick`, and `text`, which is never interpreted as markup
@@ -50,6 +50,7 @@ export function floats(packed) {
  */
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
+  if (tag === "button") node.setAttribute("type", tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") node.textContent = value;
@@ -68,7 +69,7 @@ export function make(tag, attributes = {}, ...children) {
  * @returns {HTMLButtonElement}
  */
 export function makeButton(text, onclick, more = {}) {
-  return make("button", { type: "button", class: "hl-button", text, onclick, ...more });
+  return make("button", { class: "hl-button", text, onclick, ...more });
 }
 
 /**
@@ -78,7 +79,7 @@ export function makeButton(text, onclick, more = {}) {
  * @param {Record<string, any>} more
  */
 export function makeSymbolButton(symbol, onclick, more = {}) {
-  return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+  return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
 }
 
 /**

@@ -151,7 +151,7 @@ export class FileChooser {
       name.hidden = false;
     });
     const onclick = () => update({ steps: { files: this.images, at: this.images.indexOf(file) } });
-    return make("button", { type: "button", title, "aria-label": title, onclick }, image, name);
+    return make("button", { title, "aria-label": title, onclick }, image, name);
   }
 
   nextEntry() {

@@ -272,7 +272,7 @@ class Grid extends Component {
     this.paint(canvas, number);
     const tile = make(
       "button",
-      { type: "button", role: "option", "data-channel": number },
+      { role: "option", "data-channel": number },
       canvas,
       make("b", {}, spoken(`${this.terms.channel} `), String(number)),
       make("span"),

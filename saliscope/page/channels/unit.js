@@ -57,12 +57,7 @@ class Photos {
       return make("li", { title: alt }, image, caption);
     }
     const show = () => this.show(k);
-    const button = make(
-      "button",
-      { type: "button", onclick: show, onpointerenter: show, onfocus: show },
-      image,
-      caption,
-    );
+    const button = make("button", { onclick: show, onpointerenter: show, onfocus: show }, image, caption);
     return make("li", { title: alt }, button);
   }
 

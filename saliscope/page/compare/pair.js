@@ -156,7 +156,6 @@ export class Pair {
         return make(
           "button",
           {
-            type: "button",
             role: "radio",
             "aria-checked": String(chosen),
             tabindex: chosen ? 0 : -1,

@@ -245,7 +245,7 @@ class Concepts extends Component {
   tile({ index, effect, map }) {
     const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
     paintMap(canvas, this.image, map, TILE);
-    const attributes = { type: "button", "data-index": index, onclick: () => this.select(index) };
+    const attributes = { "data-index": index, onclick: () => this.select(index) };
     return make(
       "button",
       { ...attributes, "aria-label": fill(this.terms.tile, { index, effect }) },

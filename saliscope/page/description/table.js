@@ -70,7 +70,7 @@ export class DescriptionTable {
       layer = network.names[name] ?? null,
       isSelectable = layer !== null && network.layers[layer].selectable;
     const label = isSelectable
-      ? make("button", { type: "button", class: "hl-link", text: name, onclick: () => this.actions.choose(layer) })
+      ? make("button", { class: "hl-link", text: name, onclick: () => this.actions.choose(layer) })
       : make("span", { text: name });
     const head = make("th", { scope: "row", title: isLeaf ? undefined : this.terms.container }, label);
     const rest = cells.map((text, k) => make("td", { class: k + 1 < NUMBERS ? "" : "hl-number", text }));

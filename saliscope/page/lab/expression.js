@@ -36,7 +36,6 @@ class Lab extends Component {
   buildGallery() {
     const button = (item) =>
       make("button", {
-        type: "button",
         "aria-pressed": "false",
         "data-id": item.id,
         text: item.title,

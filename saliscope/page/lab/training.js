@@ -32,7 +32,6 @@ class Training extends Component {
   buildPresets() {
     const button = (item) =>
       make("button", {
-        type: "button",
         "aria-pressed": "false",
         "data-id": item.id,
         text: item.title,

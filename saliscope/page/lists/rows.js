@@ -152,7 +152,7 @@ export class Rows {
     this.jumps.replaceChildren(
       ...groups.map((group) => {
         const text = group.getAttribute("aria-label");
-        return make("button", { type: "button", tabindex: -1, text, onclick: () => jump(group) });
+        return make("button", { tabindex: -1, text, onclick: () => jump(group) });
       }),
     );
   }

@@ -19,7 +19,7 @@ function createBar(item, { title, chosen, mapped, choose }) {
   fill.style.width = `${100 * item.share}%`;
   return make(
     "button",
-    { type: "button", "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
+    { "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
     ...(mapped ? [createSlot(item.index)] : []),
     name,
     make("span", { class: "hl-share", text: item.text ?? formatShare(item.share) }),
@@ -51,7 +51,7 @@ export function mount(element, props, trigger) {
     root = make("div", { class: "hl-bars", role: "group" }),
     title = make("h2", { class: "hl-title", text: terms.title }),
     about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
-  const toggle = make("button", { type: "button", class: "hl-link hl-bars-more", hidden: true }),
+  const toggle = make("button", { class: "hl-link hl-bars-more", hidden: true }),
     trueClass = new TrueClass(terms, (target) => trigger("change", { target }));
   element.firstElementChild.append(title, root, make("div", { class: "hl-bars-below" }, toggle, trueClass.root), about);
   let long = false;

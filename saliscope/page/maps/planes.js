@@ -120,7 +120,6 @@ class Planes extends Component {
         return make(
           "button",
           {
-            type: "button",
             role: "option",
             "data-plane": plane,
             "aria-label": `${value.words.word} ${plane + value.words.first}`,

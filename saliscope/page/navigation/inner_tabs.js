@@ -15,7 +15,7 @@ export function mount(element, { tabs, label }) {
     update({ labPart: chosen });
   };
   const buttons = tabs.map(([id, text]) =>
-    make("button", { type: "button", role: "tab", "data-view": id, text, onclick: () => select(id) }),
+    make("button", { role: "tab", "data-view": id, text, onclick: () => select(id) }),
   );
   const list = make("div", { class: "hl-inner-tabs", role: "tablist", "aria-label": label }, ...buttons);
   list.addEventListener("keydown", moveByKeys(buttons, select));

@@ -14,7 +14,7 @@ class Menu {
     this.label = label;
     const entry = { role: "menuitem", tabindex: -1 };
     this.entries = [
-      ...items.map(([text, act]) => make("button", { ...entry, type: "button", text, onclick: () => this.take(act) })),
+      ...items.map(([text, act]) => make("button", { ...entry, text, onclick: () => this.take(act) })),
       ...links.map(([text, href]) =>
         make("a", { ...entry, href, target: "_blank", rel: "noopener", text, onclick: () => this.open(false) }),
       ),
@@ -24,7 +24,6 @@ class Menu {
     this.button = make(
       "button",
       {
-        type: "button",
         "aria-haspopup": "menu",
         "aria-expanded": "false",
         "aria-controls": this.list.id,
@@ -74,7 +73,6 @@ export function mount(element, props) {
   setGlossary(props.glossary);
   const tabs = views.map(([id, text]) =>
     make("button", {
-      type: "button",
       role: "tab",
       "data-view": id,
       text,

@@ -9,7 +9,7 @@ export class Segments {
    */
   constructor(label, items, change) {
     this.buttons = items.map(([value, text, title]) =>
-      make("button", { type: "button", "data-value": value, text, title, onclick: () => this.choose(value, change) }),
+      make("button", { "data-value": value, text, title, onclick: () => this.choose(value, change) }),
     );
     this.root = make("div", { class: "hl-segments", role: "group", "aria-label": label }, ...this.buttons);
     this.set(items[0][0]);

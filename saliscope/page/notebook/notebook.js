@@ -43,7 +43,7 @@ class NotebookMap {
       make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
     this.low = limit("low");
     this.high = limit("high");
-    this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+    this.reset = make("button", { text: terms.reset, onclick: () => this.setLimits(null) });
     const opacity = make("label", {}, this.shareName, this.share);
     const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
     this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);

@@ -13,7 +13,6 @@ export class Popover {
     this.button = make(
       "button",
       {
-        type: "button",
         class: "hl-button",
         "aria-expanded": "false",
         "aria-controls": id,

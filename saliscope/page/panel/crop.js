@@ -14,7 +14,7 @@ export function mount(element, props, trigger) {
       settings = [...others, ...(crop ? [`crop=${crop}`] : [])];
     trigger("change", { model: settings.length ? `${base}?${settings.join("&")}` : base });
   };
-  const button = (text, crop, more = {}) => make("button", { type: "button", text, onclick: () => use(crop), ...more });
+  const button = (text, crop, more = {}) => make("button", { text, onclick: () => use(crop), ...more });
   const center = button(terms.center, ""),
     whole = button(terms.whole, "whole", { title: terms.whole_hint });
   explainButton(center, terms.word);

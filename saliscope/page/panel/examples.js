@@ -23,7 +23,7 @@ function uploadButton(text, accept) {
     if (input.files[0]) explainFile(input.files[0]);
     input.value = ""; // so that the same file can be chosen again
   });
-  const button = make("button", { type: "button", class: "hl-upload", text, onclick: () => input.click() });
+  const button = make("button", { class: "hl-upload", text, onclick: () => input.click() });
   return [button, input];
 }
 
@@ -40,7 +40,6 @@ export function mount(element, props) {
       make(
         "button",
         {
-          type: "button",
           title: item.alt,
           "data-id": item.id,
           onclick: () => changeToExample(item),

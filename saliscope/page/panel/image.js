@@ -62,12 +62,11 @@ class ImageField {
     const choose = () => this.input.click();
     this.area = make(
       "button",
-      { type: "button", class: "hl-image-area", "aria-label": terms.upload, onclick: choose },
+      { class: "hl-image-area", "aria-label": terms.upload, onclick: choose },
       this.image,
       this.empty,
     );
-    const button = (text, onclick, more = {}) =>
-      make("button", { type: "button", class: "hl-image-tool", text, onclick, ...more });
+    const button = (text, onclick, more = {}) => make("button", { class: "hl-image-tool", text, onclick, ...more });
     this.remove = button("×", () => changeImage({ image: null, src: "" }), {
       "aria-label": terms.remove,
       title: terms.remove,

@@ -17,7 +17,6 @@ export class SecondImage {
       make(
         "button",
         {
-          type: "button",
           "data-id": id,
           "aria-label": fill(terms.example, { name: alt }),
           title: alt,

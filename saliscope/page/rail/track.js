@@ -96,7 +96,6 @@ export class Track {
     const box = make(
       "button",
       {
-        type: "button",
         class: "hl-rail-box",
         "data-layer": name,
         "data-why": reason,
@@ -128,7 +127,6 @@ export class Track {
       count = to - from + 1;
     const names = { first: layers[blocks[from].out].name, last: layers[blocks[to].out].name, count };
     const badge = make("button", {
-      type: "button",
       class: "hl-rail-badge",
       text: fill(opened ? this.terms.close : this.terms.count, { count }),
       "aria-label": fill(opened ? this.terms.close_label : this.terms.open_label, names),

@@ -111,7 +111,7 @@ class Ranking extends Component {
     const [text, title] = this.terms.columns[name];
     const button = make(
       "button",
-      { type: "button", title, onclick: () => this.order(name) },
+      { title, onclick: () => this.order(name) },
       text,
       make("i", { "aria-hidden": "true" }),
     );

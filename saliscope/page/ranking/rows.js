@@ -30,7 +30,6 @@ export class Row {
     this.place = make("td", { class: "hl-ranking-place" });
     this.canvas = make("canvas", { class: "hl-ranking-small", width: 1, height: 1, "aria-hidden": "true" });
     this.button = make("button", {
-      type: "button",
       class: "hl-ranking-name",
       onclick: (event) => {
         event.stopPropagation();

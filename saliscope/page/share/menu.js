@@ -43,7 +43,7 @@ export class Menu {
     this.terms = terms;
     this.opened = opened;
     this.entries = items.map(([label, title, act]) =>
-      make("button", { type: "button", title, text: label, onclick: () => this.act(act) }),
+      make("button", { title, text: label, onclick: () => this.act(act) }),
     );
     this.form = optionsForm(terms.options);
     const attributes = { class: "hl-share-items", id: `hl-share-${++menus}`, hidden: true };

@@ -7,7 +7,7 @@ export function mount(element, props) {
   const text = make("span", { text: props.words });
   const button = make(
     "button",
-    { type: "button", class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
+    { class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
     text,
     make("i", { class: "hl-caret", "aria-hidden": "true" }),
   );

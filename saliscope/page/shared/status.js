@@ -68,8 +68,8 @@ function fitHeadline(element) {
 function build(root, terms) {
   const headline = make("p", { class: "hl-headline" });
   const status = new StatusLine(terms.progress, { role: null, tabindex: -1 });
-  const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
-  const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
+  const next = make("button", { class: "hl-button hl-next", hidden: true });
+  const erase = make("button", { class: "hl-button hl-cover", hidden: true });
   root.setAttribute("role", "status");
   root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
   root.replaceChildren(headline, make("div", { class: "hl-status-row" }, status.line, erase, next), status.bar);
