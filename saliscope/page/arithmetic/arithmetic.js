@@ -2,12 +2,12 @@
 import { colorImage, colorRange, heat, kernelList } from "./heat.js";
 import { state, subscribe } from "../store.js";
 import { Component } from "../parts.js";
+import { makeLabel, makeRow, makeTable } from "../shared/elements.js";
 import { floats, make } from "../wire.js";
 
 const LARGE = 20; // CSS pixels of a square of a color image
 
-const row = ([name, ...texts]) =>
-  make("tr", {}, make("th", { scope: "row", text: name }), ...texts.map((text) => make("td", { text })));
+const rows = (lines) => lines.map(([name, ...texts]) => makeRow(name, texts));
 
 /** @type {Panel} the one of the page */
 let panel = null;
@@ -65,25 +65,19 @@ class Panel extends Component {
     const { terms } = this;
     this.say(value.title);
     this.body.dataset.old = String(this.asked !== state.question?.id);
-    const operations = make("tbody", {}, ...value.rows.map((each) => row(each)));
-    const steps = make("table", { class: "hl-arithmetic-steps" }, operations);
-    const head = make("tr", {}, ...terms.columns.map((text) => make("th", { scope: "col", text })));
-    const products = make(
-      "table",
-      { class: "hl-arithmetic-products" },
-      make("thead", {}, head),
-      make("tbody", {}, ...value.products.map((each) => row(each))),
-    );
+    const steps = make("table", { class: "hl-arithmetic-steps" }, make("tbody", {}, ...rows(value.rows))),
+      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" });
     this.body.replaceChildren(
       make("div", {}, steps, make("p", { class: "hl-quiet", text: value.check })),
       make("div", {}, ...this.pictures(value)),
       make("div", {}, make("h3", { text: terms.largest }), products),
-      make("div", {}, make("h3", { text: terms.path }), this.path(value.path)),
+      make(
+        "div",
+        {},
+        make("h3", { text: terms.path }),
+        make("ol", {}, ...value.path.map((text) => make("li", { text }))),
+      ),
     );
-  }
-
-  path(parts) {
-    return make("ol", {}, ...parts.map((text) => make("li", { text })));
   }
 
   /** The patch, the kernel and the products of one input channel; all colors if the image is the input. */
@@ -116,7 +110,7 @@ class Panel extends Component {
       input.value = Number.isFinite(wanted) ? Math.min(last, Math.max(patch.first, wanted)) : patch.strongest;
       draw(Number(input.value));
     });
-    return [make("label", { class: "hl-arithmetic-channel" }, make("span", { text: this.terms.channel }), input)];
+    return [makeLabel(this.terms.channel, input, { class: "hl-arithmetic-channel" })];
   }
 
   colors(inputs, weights, width, kernels) {

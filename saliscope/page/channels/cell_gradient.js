@@ -6,6 +6,7 @@ import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { change, state } from "../store.js";
+import { placeOf } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
 
 let request = null;
@@ -63,8 +64,7 @@ export function mount(element, props, trigger) {
     paint();
     canvas.setAttribute("aria-label", given.line);
     line.textContent = given.line;
-    const [left, top, right, bottom] = given.box.map((part) => 100 * part);
     mark.hidden = false;
-    mark.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+    mark.style.cssText = placeOf(given.box);
   };
 }

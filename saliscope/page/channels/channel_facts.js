@@ -2,6 +2,7 @@
 // pointer.
 import { change, state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
+import { makeFacts } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const LARGE = "hl-channel"; // the part with the large map
@@ -49,11 +50,7 @@ export function mount(element, props, trigger) {
     value = given?.facts ? given : null;
     root.toggleAttribute("hidden", !value);
     if (value) {
-      facts.replaceChildren(
-        ...value.facts.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
-        field,
-        fieldText,
-      );
+      facts.replaceChildren(...makeFacts(value.facts), field, fieldText);
       use.hidden = !value.target;
       allow();
       use.textContent = value.explained ? terms.explained : terms.target;

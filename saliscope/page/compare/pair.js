@@ -1,6 +1,7 @@
 // Compares two panels: the rank correlation of every pair, and the difference of the selected pair.
 import { align, difference, maxMagnitude, spearman } from "./statistics.js";
 import { MapView } from "./map_view.js";
+import { makeFacts } from "../shared/elements.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much
@@ -137,9 +138,7 @@ export class Pair {
   /** Show the facts that have a text. */
   showFacts(texts) {
     const facts = Object.entries(texts).filter(([, text]) => text);
-    this.facts.replaceChildren(
-      ...facts.flatMap(([name, text]) => [make("dt", { text: this.terms.facts[name] }), make("dd", { text })]),
-    );
+    this.facts.replaceChildren(...makeFacts(facts.map(([name, text]) => [this.terms.facts[name], text])));
   }
 
   /** Draw the buttons of all pairs; correlations are computed one at a time to keep the page responsive. */

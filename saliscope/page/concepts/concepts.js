@@ -9,10 +9,10 @@ import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
+import { makeLabel, makeOptions, makeSelect } from "../shared/elements.js";
 import { fill, formatValue, make, makeButton } from "../wire.js";
 
 const TILE = 96; // CSS pixels of the longer side of a map
-const choices = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
 
 /** The selected concept: its map, the cuts where it is strongest, its strength, and what that changes. */
 class Opened {
@@ -93,9 +93,12 @@ class Concepts extends Component {
     this.ticket = 0;
     this.key = this.resultKey = ""; // of the settings that the concepts and the change answer
     this.isPending = this.isAsked = this.isWanted = false;
-    this.count = make("select", { name: "k" }, ...choices(terms.counts.map((count) => [count, count])));
+    this.count = makeSelect(
+      { name: "k" },
+      terms.counts.map((count) => [count, count]),
+    );
     this.source = make("select", { name: "source" });
-    this.sources = make("label", { hidden: true }, make("span", { text: terms.source }), this.source);
+    this.sources = makeLabel(terms.source, this.source, { hidden: true });
     this.button = makeButton(terms.find, () => this.find(), { class: "hl-button hl-primary" });
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
     this.status = new StatusLine(terms.waiting, { text: terms.start });
@@ -108,7 +111,7 @@ class Concepts extends Component {
 
   build() {
     const { terms } = this,
-      label = make("label", {}, make("span", { text: terms.count }), this.count);
+      label = makeLabel(terms.count, this.count);
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.about }),
       make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.stop),
@@ -138,7 +141,7 @@ class Concepts extends Component {
   listSources() {
     const { value } = this.source;
     this.source.replaceChildren(
-      ...choices(this.terms.sources.map(([name, text]) => [name, fill(text, { count: state.uploaded.length })])),
+      ...makeOptions(this.terms.sources.map(([name, text]) => [name, fill(text, { count: state.uploaded.length })])),
     );
     this.sources.hidden = !state.uploaded.length;
     this.source.value = this.sources.hidden ? "examples" : value || "examples";

@@ -2,6 +2,7 @@
 import { WholeImage } from "./whole.js";
 import { Segments } from "../navigation/segments.js";
 import { SecondImage } from "../panel/second_image.js";
+import { makeLabel } from "../shared/elements.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const SIZES = { min: 2, max: 50, value: 12 }; // percent of the shorter side
@@ -62,7 +63,6 @@ export class Tools {
     const opacity = { type: "range", name: "opacity", min: 0, max: 100, value: 70, oninput: () => board.mix() };
     this.opacity = make("input", opacity);
     const row = (...parts) => make("div", { class: "hl-erase-row" }, ...parts);
-    const label = (text, input) => make("label", {}, make("span", { text }), input);
     this.root = make(
       "div",
       { class: "hl-erase-tools", role: "group", "aria-label": terms.tools },
@@ -71,14 +71,14 @@ export class Tools {
         this.redo,
         this.tool.root,
         this.mode.root,
-        label(terms.size, this.size),
+        makeLabel(terms.size, this.size),
         top,
         button("invert", () => board.add("invert")),
         this.clear,
       ),
       row(make("div", { class: "hl-erase-fill" }, make("span", { text: terms.fill }), this.fill.root), this.whole.root),
       this.second.root,
-      row(this.keep, this.half, this.change, label(terms.opacity, this.opacity)),
+      row(this.keep, this.half, this.change, makeLabel(terms.opacity, this.opacity)),
     );
     this.followSize();
   }

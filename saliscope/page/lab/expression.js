@@ -1,9 +1,10 @@
 // One expression: the form with its examples, the graph, a table of all tensors, and the code.
 import { draw, formatNumber, isEqual } from "../drawing/graph.js";
 import { copyButton } from "../shared/copy.js";
-import { debounce, field, readNumber, showMessage } from "./fields.js";
+import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
+import { makeOptions, makeRow, makeSelect, makeTable } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 class Lab extends Component {
@@ -12,13 +13,13 @@ class Lab extends Component {
     /** @type {Record<string, any>} */
     this.fields = {};
     const { terms } = this;
-    this.buildGallery();
+    this.gallery = makeChips(terms.gallery, props.gallery, (item) => this.choose(item));
     this.description = make("p", { class: "hl-quiet" });
     this.status = new StatusLine("");
     this.finding = make("div", { class: "hl-finding", hidden: true }, make("p"));
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.text }),
-      this.gallery,
+      this.gallery.root,
       this.description,
       this.buildForm(),
       make("div", { class: "hl-lab-side" }, this.status.line, this.finding, this.buildResults()),
@@ -33,18 +34,6 @@ class Lab extends Component {
     }).observe(element);
   }
 
-  buildGallery() {
-    const button = (item) =>
-      make("button", {
-        "aria-pressed": "false",
-        "data-id": item.id,
-        text: item.title,
-        onclick: () => this.choose(item),
-      });
-    const attributes = { class: "hl-lab-chips", role: "group", "aria-label": this.terms.gallery };
-    this.gallery = make("div", attributes, ...this.props.gallery.map(button));
-  }
-
   buildForm() {
     const { terms, props } = this,
       onchange = () => this.run();
@@ -53,8 +42,7 @@ class Lab extends Component {
       this.fields[name] = control;
       return field(terms[name], control);
     };
-    const select = (pairs) =>
-      make("select", { onchange }, ...pairs.map(([value, text]) => make("option", { value, text })));
+    const select = (pairs) => makeSelect({ onchange }, pairs);
     const text = () => make("input", { type: "text", maxlength: 200, placeholder: terms.seed_hint, onchange });
     const oninput = debounce(() => this.validate());
     const program = row("program", this.programField());
@@ -131,12 +119,8 @@ class Lab extends Component {
     this.listTensors([{ name: set.where }], set.where);
     for (const name of ["hook", "amount", "seed", "again", "second"]) this.fields[name].value = set[name];
     this.description.textContent = item.says;
-    this.mark(item.id);
+    this.gallery.mark(item.id);
     this.showFields();
-  }
-
-  mark(id) {
-    for (const button of this.gallery.children) button.setAttribute("aria-pressed", String(button.dataset.id === id));
   }
 
   choose(item) {
@@ -146,10 +130,10 @@ class Lab extends Component {
 
   /** Handle an edit of the expression: clear settings of the selected experiment that may no longer apply. */
   edited() {
-    if (this.gallery.querySelector("[aria-pressed=true]"))
+    if (this.gallery.root.querySelector("[aria-pressed=true]"))
       this.fields.seed.value = this.fields.second.value = this.fields.again.value = "";
     this.fields.program.rows = Math.min(12, Math.max(4, this.fields.program.value.split("\n").length));
-    this.mark(null);
+    this.gallery.mark(null);
     this.showFields();
     this.description.textContent = "";
     this.markOutdated();
@@ -163,9 +147,8 @@ class Lab extends Component {
   }
 
   listTensors(list, chosen) {
-    this.fields.where.replaceChildren(
-      ...list.map(({ name, text }) => make("option", { value: name, text: text ? `${name} · ${text}` : name })),
-    );
+    const pairs = list.map(({ name, text }) => [name, text ? `${name} · ${text}` : name]);
+    this.fields.where.replaceChildren(...makeOptions(pairs));
     this.fields.where.value = chosen;
   }
 
@@ -240,30 +223,18 @@ class Lab extends Component {
 
   drawTable(value, shade) {
     const count = value.again ? 5 : 4;
-    const head = make(
-      "tr",
-      {},
-      ...this.terms.columns.slice(0, count).map((text) => make("th", { scope: "col", text })),
-    );
-    const body = value.tensors.map((tensor) =>
-      make(
-        "tr",
-        { class: tensor.hooked ? "hl-hooked" : null },
-        make(
-          "th",
-          { scope: "row" },
-          make("code", { text: tensor.name }),
-          make("span", { class: "hl-quiet", text: tensor.text }),
-        ),
-        this.cells(tensor.value),
-        this.cells(tensor.without, shade),
-        this.cells(tensor.hooked_gradient, shade, !isEqual(tensor.hooked_gradient, tensor.without)),
-        ...(value.again ? [this.cells(tensor.again, shade)] : []),
-      ),
-    );
-    this.table.replaceChildren(
-      make("table", { class: "hl-table" }, make("thead", {}, head), make("tbody", {}, ...body)),
-    );
+    const rows = value.tensors.map((tensor) => {
+      const texts = [make("code", { text: tensor.name }), make("span", { class: "hl-quiet", text: tensor.text })],
+        cells = [
+          this.cells(tensor.value),
+          this.cells(tensor.without, shade),
+          this.cells(tensor.hooked_gradient, shade, !isEqual(tensor.hooked_gradient, tensor.without)),
+          this.cells(tensor.again, shade),
+        ];
+      const name = make("th", { scope: "row" }, ...texts);
+      return makeRow(name, cells.slice(0, count - 1), { class: tensor.hooked ? "hl-hooked" : null });
+    });
+    this.table.replaceChildren(makeTable(this.terms.columns.slice(0, count), rows, { class: "hl-table" }));
   }
 
   cells(rows, shade, changed) {

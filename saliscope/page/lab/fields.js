@@ -58,3 +58,19 @@ export function debounce(act) {
     timer = setTimeout(act, PAUSE);
   };
 }
+
+/**
+ * Create buttons that fill the form with an item, and a function that marks one of them as pressed.
+ * @param {string} label
+ * @param {{id: string, title: string}[]} items
+ * @param {(item: any) => void} choose
+ */
+export function makeChips(label, items, choose) {
+  const buttons = items.map((item) =>
+    make("button", { "aria-pressed": "false", "data-id": item.id, text: item.title, onclick: () => choose(item) }),
+  );
+  const mark = (id) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.id === id));
+  };
+  return { root: make("div", { class: "hl-lab-chips", role: "group", "aria-label": label }, ...buttons), mark };
+}

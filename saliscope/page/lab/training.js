@@ -1,7 +1,8 @@
 // Training of a small network: the form, Start and Stop, charts that grow during the run, and the diagnosis.
 import { decades, heat, lines } from "../drawing/chart.js";
-import { debounce, field, readNumber, showMessage } from "./fields.js";
+import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, markDrawn, mountClass } from "../parts.js";
+import { makeOptions, makeSelect } from "../shared/elements.js";
 import { bytes, make, makeButton } from "../wire.js";
 
 class Training extends Component {
@@ -11,13 +12,16 @@ class Training extends Component {
     this.value = null;
     /** @type {Record<string, any>} */
     this.fields = {};
-    this.buildPresets();
+    this.presets = makeChips(this.terms.presets, props.presets, (item) => {
+      this.fill(item);
+      this.start();
+    });
     this.line = make("p", { class: "hl-line", role: "status" });
     this.bar = make("progress", { class: "hl-progress hl-lab-bar", max: 1, value: 0, "aria-label": this.terms.steps });
     this.validateSoon = debounce(() => this.validate());
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: this.terms.text }),
-      this.presets,
+      this.presets.root,
       this.buildForm(),
       make("div", { class: "hl-lab-side" }, make("div", {}, this.line, this.bar), this.buildResults()),
     );
@@ -29,25 +33,9 @@ class Training extends Component {
     }).observe(this.results);
   }
 
-  buildPresets() {
-    const button = (item) =>
-      make("button", {
-        "aria-pressed": "false",
-        "data-id": item.id,
-        text: item.title,
-        onclick: () => {
-          this.fill(item);
-          this.start();
-        },
-      });
-    const attributes = { class: "hl-lab-chips", role: "group", "aria-label": this.terms.presets };
-    this.presets = make("div", attributes, ...this.props.presets.map(button));
-  }
-
   /** Create a labeled list of choices. */
   select(name, pairs) {
-    const options = pairs.map(([value, text]) => make("option", { value, text }));
-    this.fields[name] = make("select", { name, onchange: () => this.changed() }, ...options);
+    this.fields[name] = makeSelect({ name, onchange: () => this.changed() }, pairs);
     return field(this.terms[name], this.fields[name]);
   }
 
@@ -116,13 +104,12 @@ class Training extends Component {
     for (const [name, value] of Object.entries(item.settings))
       if (!["scale", "freeze"].includes(name)) this.fields[name].value = value ?? "";
     this.listLayers(item.settings.scale, item.settings.freeze);
-    for (const button of this.presets.children)
-      button.setAttribute("aria-pressed", String(button.dataset.id === item.id));
+    this.presets.mark(item.id);
     this.showFields();
   }
 
   changed() {
-    for (const button of this.presets.children) button.setAttribute("aria-pressed", "false");
+    this.presets.mark(null);
     this.listLayers(this.fields.scale.value, this.fields.freeze.value);
     this.showFields();
     for (const control of this.element.querySelectorAll("[aria-invalid]"))
@@ -142,9 +129,7 @@ class Training extends Component {
       [this.fields.scale, scale],
       [this.fields.freeze, freeze],
     ]) {
-      control.replaceChildren(
-        ...["", ...names].map((name) => make("option", { value: name, text: name || this.terms.no_layer })),
-      );
+      control.replaceChildren(...makeOptions(["", ...names].map((name) => [name, name || this.terms.no_layer])));
       control.value = names.includes(chosen) ? chosen : "";
     }
   }
@@ -240,7 +225,7 @@ class Training extends Component {
     this.bar.style.visibility = running ? "" : "hidden"; // keep its space, so that the layout does not shift
     this.startButton.disabled = running;
     this.stopButton.disabled = !running;
-    for (const button of this.presets.querySelectorAll("button")) button.disabled = running;
+    for (const button of this.presets.root.querySelectorAll("button")) button.disabled = running;
     if (!held || !focused.matches(":disabled")) return; // a disabled button would lose the focus to the page
     const next = running ? this.stopButton : this.startedFrom || this.startButton;
     if (running) this.startedFrom = focused;
@@ -272,7 +257,7 @@ class Training extends Component {
       this.value = value;
       this.results.hidden = false;
       if (fresh) {
-        this.layer.replaceChildren(...value.layers.map((name) => make("option", { value: name, text: name })));
+        this.layer.replaceChildren(...makeOptions(value.layers.map((name) => [name, name])));
         this.layer.value = value.layers.find((name) => value.norms[name].some((norm) => norm)) || value.layers[0];
       }
       const sentences = value.findings.length ? value.findings : [this.terms.healthy];

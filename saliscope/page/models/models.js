@@ -7,6 +7,7 @@ import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
+import { makeTick } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
 
 class Board extends Component {
@@ -25,7 +26,8 @@ class Board extends Component {
       (value) => this.choose(value),
       { heads: props.combobox.heads },
     );
-    this.examples = make("input", { type: "checkbox", name: "examples", checked: true, onchange: () => this.mark() });
+    const examples = { name: "examples", checked: true, onchange: () => this.mark() };
+    this.examples = makeTick(terms.examples, examples);
     this.button = makeButton(terms.compare, () => this.request());
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
     this.status = new StatusLine(terms.computing, { text: terms.start });
@@ -49,14 +51,7 @@ class Board extends Component {
     const { terms } = this;
     this.root.append(
       make("p", { class: "hl-quiet", text: terms.about }),
-      make(
-        "div",
-        { class: "hl-models-tools" },
-        this.list.element,
-        make("label", { class: "hl-tick" }, this.examples, make("span", { text: terms.examples })),
-        this.button,
-        this.stop,
-      ),
+      make("div", { class: "hl-models-tools" }, this.list.element, this.examples.root, this.button, this.stop),
       make("div", { class: "hl-models-status" }, this.status.line, this.status.bar),
       this.old,
       this.results,
@@ -101,7 +96,7 @@ class Board extends Component {
   get key() {
     const { names, unused } = state.question || { names: {} };
     const used = [names.model, names.method, unused?.layer ? "" : names.layer, state.imagePath];
-    return JSON.stringify([this.other, this.examples.checked, ...used]);
+    return JSON.stringify([this.other, this.examples.input.checked, ...used]);
   }
 
   request() {
@@ -110,7 +105,7 @@ class Board extends Component {
     this.asked = this.key;
     this.status.say("busy", this.terms.computing);
     this.mark();
-    this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.checked });
+    this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.input.checked });
   }
 
   receive(value) {

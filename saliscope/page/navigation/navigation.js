@@ -1,6 +1,6 @@
 // The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings.
 import { moveByKeys, selectTab, selectedTab } from "../tabs.js";
-import { dismiss } from "../shared/dismiss.js";
+import { Disclosure, makeCaret } from "../shared/dismiss.js";
 import { subscribe, update } from "../store.js";
 import { setGlossary } from "../text/terms.js";
 import { Tour } from "../tour/tour.js";
@@ -8,39 +8,36 @@ import { fill, make } from "../wire.js";
 import { Presentation, toggleTheme } from "./display.js";
 import { markUnused } from "./unused.js";
 
-class Menu {
+class Menu extends Disclosure {
   /** `items`: pairs of a text and an action; `links`: pairs of a text and an address. */
   constructor(label, items, links) {
-    this.label = label;
     const entry = { role: "menuitem", tabindex: -1 };
-    this.entries = [
+    const entries = [
       ...items.map(([text, act]) => make("button", { ...entry, text, onclick: () => this.take(act) })),
       ...links.map(([text, href]) =>
         make("a", { ...entry, href, target: "_blank", rel: "noopener", text, onclick: () => this.open(false) }),
       ),
     ];
-    this.list = make("div", { role: "menu", id: "hl-menu", "aria-label": label, hidden: true }, ...this.entries);
-    this.text = make("span", { text: label });
-    this.button = make(
-      "button",
-      {
-        "aria-haspopup": "menu",
-        "aria-expanded": "false",
-        "aria-controls": this.list.id,
-        onclick: () => this.open(this.list.hidden),
-      },
-      this.text,
-      make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    const text = make("span", { text: label });
+    super(
+      make("button", { "aria-haspopup": "menu" }, text, makeCaret()),
+      make("div", { role: "menu", id: "hl-menu", "aria-label": label }, ...entries),
+      "hl-menu",
     );
-    this.root = make("div", { class: "hl-menu" }, this.button, this.list);
+    this.focused = 0;
+    this.entries = entries;
+    this.text = text;
     this.root.addEventListener("keydown", (event) => this.key(event));
-    dismiss(this.root, this.button, this.list, () => this.open(false));
   }
 
-  open(on, focused = 0) {
-    this.list.hidden = !on;
-    this.button.setAttribute("aria-expanded", String(on));
-    if (on) this.entries.at(focused).focus();
+  opened() {
+    this.entries.at(this.focused).focus();
+    this.focused = 0;
+  }
+
+  openAt(focused) {
+    this.focused = focused;
+    this.open(true);
   }
 
   take(act) {
@@ -51,10 +48,10 @@ class Menu {
 
   key(event) {
     const at = this.entries.indexOf(document.activeElement),
-      closed = this.list.hidden,
+      closed = this.panel.hidden,
       count = this.entries.length;
     const acts = closed
-      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.open(true, -1) }
+      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.openAt(-1) }
       : {
           ArrowDown: () => this.entries[(at + 1) % count].focus(),
           ArrowUp: () => this.entries.at((at - 1) % count).focus(),

@@ -1,5 +1,5 @@
 // A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
-import { STEPS, stay } from "../drawing/cells.js";
+import { cellAt, followCells } from "../drawing/cells.js";
 import { drawBar, view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { ticksOf } from "../drawing/ticks.js";
@@ -51,23 +51,19 @@ class NotebookMap {
 
   listen() {
     const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => {
-      const rect = canvas.getBoundingClientRect();
-      const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
-      if (this.mode.value === "swipe") {
-        this.share.value = String(x);
-        this.mix();
-      }
-      this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
-    });
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    canvas.addEventListener("keydown", (event) => {
-      const step = STEPS[event.key];
-      if (!step) return;
-      event.preventDefault();
-      event.stopPropagation(); // notebooks move to another cell
-      const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
-      this.point(row + step[0], column + step[1]);
+    followCells(canvas, {
+      map: () => this.map,
+      cell: () => this.cell,
+      start: ({ h, w }) => [Math.floor(h / 2), Math.floor(w / 2)],
+      over: (x, y) => {
+        if (this.mode.value === "swipe") {
+          this.share.value = String(x);
+          this.mix();
+        }
+        this.point(...cellAt(x, y, this.map));
+      },
+      mark: (row, column) => this.point(row, column),
+      leave: () => this.point(null),
     });
     new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
   }
@@ -121,8 +117,7 @@ class NotebookMap {
 
   /** Show the value of a cell; null removes it. */
   point(row, column) {
-    const { h, w } = this.map;
-    this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+    this.cell = row === null ? null : [row, column];
     this.read.textContent = this.cell ? describeCell(this.terms, this.map, this.cell[0], this.cell[1], this.unit) : "";
   }
 }

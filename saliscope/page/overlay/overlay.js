@@ -18,6 +18,7 @@ import { Tools } from "./tools.js";
 import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
 import { Component, markDrawn } from "../parts.js";
+import { makeFacts, placeOf } from "../shared/elements.js";
 import { make, downloadFile } from "../wire.js";
 
 const views = new Map(); // by the id of their parts
@@ -240,18 +241,14 @@ class View extends Component {
   drawField() {
     const box = state.fields[this.id];
     this.field.hidden = !box;
-    if (!box) return;
-    const [left, top, right, bottom] = box.map((part) => 100 * part);
-    this.field.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+    if (box) this.field.style.cssText = placeOf(box);
   }
 
   /** Show a channel's heading and statistics. */
   describe(value) {
     this.heading.hidden = !value.words.title;
     this.heading.textContent = value.words.title || "";
-    this.facts.replaceChildren(
-      ...(value.words.facts || []).flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
-    );
+    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
   }
 
   clear(value, since) {

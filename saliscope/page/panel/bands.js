@@ -1,5 +1,6 @@
 // Selects the bands of an image for red, green and blue.
 import { recordChoice } from "../shared/address.js";
+import { makeLabel } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 const COLORS = ["red", "green", "blue"];
@@ -22,7 +23,7 @@ export function mount(element, props, trigger) {
   const group = make(
     "div",
     { class: "hl-three", role: "group", "aria-label": terms.title },
-    ...selects.map((each, k) => make("label", {}, make("span", { text: terms[COLORS[k]] }), each)),
+    ...selects.map((each, k) => makeLabel(terms[COLORS[k]], each)),
   );
   const use = make("p", { class: "hl-quiet" }),
     about = make("p", { class: "hl-quiet" });

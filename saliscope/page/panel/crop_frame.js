@@ -1,5 +1,6 @@
 // Outlines the crop that the network receives on the image in the left column, and moves it.
 import { state, subscribe } from "../store.js";
+import { placeOf } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const ALIKE = 0.02; // tolerance of the aspect ratio for matching answer and image
@@ -109,8 +110,7 @@ class CropFrame {
     const left = rect.left - origin.left - host.clientLeft + (rect.width - wide) / 2,
       top = rect.top - origin.top - host.clientTop + (rect.height - high) / 2;
     mark.style.cssText = `left:${left}px;top:${top}px;width:${wide}px;height:${high}px`;
-    const [l, t, r, b] = crop.window.map((part) => 100 * Math.min(1, Math.max(0, part)));
-    handle.style.cssText = `left:${l}%;top:${t}%;width:${r - l}%;height:${b - t}%`;
+    handle.style.cssText = placeOf(crop.window.map(clamp));
   }
 
   /** Check whether this can be the image of the answer, and whether it is cropped. */

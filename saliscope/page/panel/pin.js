@@ -3,11 +3,11 @@ import { setSettings, settings } from "../parts.js";
 import { recordChoice } from "../shared/address.js";
 import { isOutdated } from "../shared/outdated.js";
 import { state, subscribe } from "../store.js";
-import { make } from "../wire.js";
+import { makeTick } from "../shared/elements.js";
 
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props) {
-  const input = make("input", { type: "checkbox" });
+  const { input, root } = makeTick(props.text, {});
   /** Select the predicted class; its map is shown already. */
   const keepPrediction = () => {
     const predicted = state.likely[0]?.name;
@@ -22,7 +22,7 @@ export function mount(element, props) {
     recordChoice();
   });
   subscribe(["answered"], keepPrediction);
-  element.firstElementChild.append(make("label", {}, input, make("span", { text: props.text })));
+  element.firstElementChild.append(root);
   return (value) => {
     input.checked = Boolean(value);
   };

@@ -5,6 +5,7 @@ import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
+import { makeSelect } from "../shared/elements.js";
 import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
@@ -58,12 +59,11 @@ class Ranking extends Component {
       value: form.seconds,
       oninput: () => this.validate(),
     });
-    this.layers = make(
-      "select",
-      { id: `${id}-layers` },
-      make("option", { value: "every", text: terms.stages }),
-      make("option", { value: "here", text: terms.here }),
-    );
+    const layers = [
+      ["every", terms.stages],
+      ["here", terms.here],
+    ];
+    this.layers = makeSelect({ id: `${id}-layers` }, layers);
     this.startButton = makeButton(terms.start, null, { type: "submit", class: "hl-button hl-ranking-go" });
     this.stopButton = makeButton(terms.stop, () => this.trigger("stop", {}), {
       disabled: true,

@@ -1,9 +1,7 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
 import { optionsForm } from "./options.js";
-import { dismiss, placePanel } from "../shared/dismiss.js";
+import { Disclosure, placePanel } from "../shared/dismiss.js";
 import { make, makeButton } from "../wire.js";
-
-let menus = 0;
 
 /**
  * Copy an image; the clipboard accepts it only during a click, so it may still be in progress.
@@ -38,33 +36,29 @@ export async function copyCitations(values, terms) {
 }
 
 /** A button that opens a list of buttons: `items` are [text, title, act]; errors of `act` are shown next to it. */
-export class Menu {
-  constructor(terms, items, opened) {
+export class Menu extends Disclosure {
+  constructor(terms, items, prepare) {
+    const entries = items.map(([text, title, act]) => make("button", { title, text, onclick: () => this.act(act) })),
+      form = optionsForm(terms.options);
+    const list = make("div", { class: "hl-share-items" }, ...entries, form.root);
+    super(makeButton(terms.save, null, { disabled: true }), list, "hl-share");
     this.terms = terms;
-    this.opened = opened;
-    this.entries = items.map(([label, title, act]) =>
-      make("button", { title, text: label, onclick: () => this.act(act) }),
-    );
-    this.form = optionsForm(terms.options);
-    const attributes = { class: "hl-share-items", id: `hl-share-${++menus}`, hidden: true };
-    this.list = make("div", attributes, ...this.entries, this.form.root);
-    const closed = { "aria-expanded": "false", "aria-controls": this.list.id, disabled: true };
-    this.button = makeButton(terms.save, () => this.open(this.list.hidden), closed);
+    this.prepare = prepare;
+    this.form = form;
+    this.entries = entries;
     this.note = make("p", { class: "hl-quiet hl-share-note", role: "status", hidden: true });
-    this.root = make("div", { class: "hl-share" }, this.button, this.list, this.note);
-    dismiss(this.root, this.button, this.list, () => this.open(false));
+    this.root.append(this.note);
   }
 
-  open(on) {
-    if (on !== this.list.hidden) return;
-    if (on) {
-      this.opened();
-      this.form.reset(); // another menu may have changed the settings
-    }
+  opened() {
+    this.prepare();
+    this.form.reset(); // another menu may have changed the settings
     this.showMessage("");
-    this.list.hidden = !on;
-    this.button.setAttribute("aria-expanded", String(on));
-    if (on) placePanel(this.list);
+    placePanel(this.panel);
+  }
+
+  closed() {
+    this.showMessage("");
   }
 
   showMessage(text) {

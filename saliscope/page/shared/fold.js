@@ -1,5 +1,6 @@
 // On a phone, the settings collapse into one row, "German shepherd · head · Grad-CAM"; the result comes first.
 import { subscribe } from "../store.js";
+import { makeCaret } from "./dismiss.js";
 import { make } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */
@@ -9,7 +10,7 @@ export function mount(element, props) {
     "button",
     { class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
     text,
-    make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    makeCaret(),
   );
   element.firstElementChild.append(button);
   const open = (on) => {

@@ -1,0 +1,41 @@
+// Elements that several parts have: lists, ticks, labels, tables, facts, and boxes over maps.
+import { make } from "../wire.js";
+
+/** Return the options of a list: pairs of a value and a text. */
+export const makeOptions = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
+
+/** Create a list of pairs of a value and a text. */
+export const makeSelect = (attributes, pairs) => make("select", attributes, ...makeOptions(pairs));
+
+/** Create a label with a text in front of its control. */
+export const makeLabel = (text, control, more = {}) => make("label", more, make("span", { text }), control);
+
+/** Create a checkbox with its label. */
+export function makeTick(text, attributes, more = {}) {
+  const input = make("input", { type: "checkbox", ...attributes });
+  return { input, root: make("label", { class: "hl-tick", ...more }, input, make("span", { text })) };
+}
+
+/** Create a row of a table from its name, a text or an element, and its cells. */
+export function makeRow(name, cells, more = {}) {
+  const head = typeof name === "string" ? make("th", { scope: "row", text: name }) : name;
+  return make("tr", more, head, ...cells.map((cell) => (cell instanceof Element ? cell : make("td", { text: cell }))));
+}
+
+/** Create a table from the titles of its columns, as texts or with attributes, and its rows. */
+export function makeTable(titles, rows, more = {}) {
+  const head = (title) => make("th", { scope: "col", ...(typeof title === "string" ? { text: title } : title) });
+  return make("table", more, make("thead", {}, make("tr", {}, ...titles.map(head))), make("tbody", {}, ...rows));
+}
+
+/** Return the rows of a list of facts: pairs of a name and a text. */
+export const makeFacts = (pairs) => pairs.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]);
+
+/** Return the style of a box [left, top, right, bottom], from 0 to 1, over an image. */
+export function placeOf(box) {
+  const [left, top, right, bottom] = box.map((part) => 100 * part);
+  return `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+}
+
+/** Return the style of the mark of a cell. */
+export const placeOfCell = (row, column, { h, w }) => placeOf([column / w, row / h, (column + 1) / w, (row + 1) / h]);
