@@ -135,6 +135,18 @@ export class MapView {
     return { ...view({ ...map, values }, style), fine: true };
   }
 
+  /** The map as it is drawn, for a figure. */
+  get panel() {
+    const { value, rendering, bar, ticks, label, drawing, opacity } = this;
+    return { image: this.surface.image, mapOnly: false, value, rendering, bar, ticks, label, drawing, opacity };
+  }
+
+  /** How the map is drawn, for a bundle. */
+  get settings() {
+    const { colors, low, high, smooth } = this.rendering;
+    return { opacity: this.opacity, colors, limits: [low, high], smooth };
+  }
+
   paint() {
     this.surface.paint(this.rendering);
     this.mix(this.opacity);

@@ -4,7 +4,7 @@ import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
 import { Figure } from "../interventions/figure.js";
 import { Result } from "../interventions/result.js";
-import { paintMap } from "../maps/small_map.js";
+import { paintSmall } from "../maps/small_map.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
@@ -247,7 +247,7 @@ class Concepts extends Component {
 
   tile({ index, effect, map }) {
     const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
-    paintMap(canvas, this.image, map, TILE);
+    paintSmall(canvas, this.image, unpackMap(map), TILE);
     const attributes = { "data-index": index, onclick: () => this.select(index) };
     return make(
       "button",

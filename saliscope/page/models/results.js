@@ -1,6 +1,7 @@
 // The tables of the comparison of two models.
+import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
-import { paintMap } from "../maps/small_map.js";
+import { paintSmall } from "../maps/small_map.js";
 import { makeRow, makeTable } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
@@ -21,7 +22,7 @@ function tableSection(title, parts, table, kind = "") {
 function mapCell(terms, { name, crops, maps }, model, k) {
   const label = fill(terms.maps, { name, model });
   const canvas = make("canvas", { class: "hl-models-map", role: "img", "aria-label": label, width: 1, height: 1 });
-  loadImage(crops[k]).then((image) => paintMap(canvas, image, maps[k], SIDE));
+  loadImage(crops[k]).then((image) => paintSmall(canvas, image, unpackMap(maps[k]), SIDE));
   return make("td", {}, canvas);
 }
 

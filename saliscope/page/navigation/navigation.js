@@ -1,5 +1,5 @@
 // The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings.
-import { moveByKeys, selectTab, selectedTab } from "../tabs.js";
+import { makeTabList, selectTab, selectedTab } from "../tabs.js";
 import { Disclosure, makeCaret } from "../shared/dismiss.js";
 import { subscribe, update } from "../store.js";
 import { setGlossary } from "../text/terms.js";
@@ -68,15 +68,9 @@ class Menu extends Disclosure {
 export function mount(element, props) {
   const { terms, views, more, within } = props;
   setGlossary(props.glossary);
-  const tabs = views.map(([id, text]) =>
-    make("button", {
-      role: "tab",
-      "data-view": id,
-      text,
-      "aria-label": fill(terms.view, { name: text }), // "Explain" is also a button
-      onclick: () => selectTab(id),
-    }),
-  );
+  // "Explain" is also a button
+  const tabs = views.map(([id, text]) => ({ id, text, label: fill(terms.view, { name: text }) })),
+    list = makeTabList({ "aria-label": terms.views }, tabs, selectTab);
   const presentation = new Presentation(terms.leave);
   const tour = new Tour(props.tour, () => menu.button.focus());
   const items = [
@@ -86,17 +80,11 @@ export function mount(element, props) {
     [terms.tour, () => tour.start()],
   ];
   const menu = new Menu(terms.more, items, terms.links);
-  const list = make("div", { role: "tablist", "aria-label": terms.views }, ...tabs);
-  list.addEventListener("keydown", moveByKeys(tabs, selectTab));
-  element.firstElementChild.replaceChildren(list, menu.root);
+  element.firstElementChild.replaceChildren(list.root, menu.root);
   const names = Object.fromEntries(more);
   const follow = () => {
     const selected = within[selectedTab()] || selectedTab();
-    for (const tab of tabs) {
-      tab.setAttribute("aria-selected", String(tab.dataset.view === selected));
-      tab.tabIndex = tab.dataset.view === selected ? 0 : -1;
-    }
-    if (selected in names) tabs[0].tabIndex = 0;
+    list.mark(selected);
     menu.text.textContent = names[selected] || terms.more;
     menu.button.toggleAttribute("data-selected", selected in names);
   };

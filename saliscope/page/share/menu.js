@@ -1,7 +1,8 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
+import { pdf, png, svg } from "./figure.js";
 import { optionsForm } from "./options.js";
 import { Disclosure, placePanel } from "../shared/dismiss.js";
-import { make, makeButton } from "../wire.js";
+import { make, makeButton, downloadFile } from "../wire.js";
 
 /**
  * Copy an image; the clipboard accepts it only during a click, so it may still be in progress.
@@ -9,7 +10,7 @@ import { make, makeButton } from "../wire.js";
  * @param {Record<string, any>} terms
  * @returns {Promise<string>} a message
  */
-export async function copyImage(image, terms) {
+async function copyImage(image, terms) {
   try {
     await navigator.clipboard.write([new ClipboardItem({ "image/png": image })]);
   } catch {
@@ -33,6 +34,25 @@ export async function copyCitations(values, terms) {
     throw new Error(terms.not_copied);
   }
   return terms.copied;
+}
+
+/**
+ * Return the entries of a menu that save or copy a figure.
+ * @param {Record<string, any>} terms
+ * @param {() => string} name of the files, without "-figure.png"
+ * @param {() => import("./figure.js").Panel[]} panels
+ */
+export function figureItems(terms, name, panels) {
+  const file = (suffix, create) => async () => {
+    const path = `${name()}-figure${suffix}`; // of this map, also if another one arrives meanwhile
+    downloadFile(await create(panels()), path);
+  };
+  return [
+    [...terms.png, file(".png", png)],
+    [...terms.svg, file(".svg", svg)],
+    [...terms.pdf, file(".pdf", pdf)],
+    [...terms.copy, () => copyImage(png(panels()), terms)],
+  ];
 }
 
 /** A button that opens a list of buttons: `items` are [text, title, act]; errors of `act` are shown next to it. */
