@@ -30,14 +30,17 @@ return new Float32Array(raw.buffer);
 function make(tag, attributes = {}, ...children) {
 const node = document.createElement(tag);
 if (tag === "button") node.setAttribute("type", tag);
+setAttributes(node, attributes);
+node.append(...children);
+return node;
+}
+function setAttributes(node, attributes) {
 for (const [name, value] of Object.entries(attributes)) {
 if (value === undefined || value === null || value === false) continue;
 if (name === "text") node.textContent = value;
 else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
 else node.setAttribute(name, value === true ? "" : value);
 }
-node.append(...children);
-return node;
 }
 function makeButton(text, onclick, more = {}) {
 return make("button", { class: "hl-button", text, onclick, ...more });

@@ -51,14 +51,19 @@ export function floats(packed) {
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   if (tag === "button") node.setAttribute("type", tag);
+  setAttributes(node, attributes);
+  node.append(...children);
+  return node;
+}
+
+/** Set the attributes of an element, as for `make`. */
+export function setAttributes(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") node.textContent = value;
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children);
-  return node;
 }
 
 /**

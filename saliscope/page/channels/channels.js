@@ -10,6 +10,8 @@ import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered, Component } from "../parts.js";
 import { change, state, subscribe } from "../store.js";
+import { reveal } from "../shared/elements.js";
+import { followTiles } from "../drawing/tiles.js";
 import { fill, make, makeButton, downloadFile } from "../wire.js";
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
@@ -85,13 +87,8 @@ class Grid extends Component {
       if (window.innerWidth < NARROW)
         document.getElementById("hl-channels-pane").scrollIntoView({ behavior: "smooth" });
     });
-    this.list.addEventListener("focusin", (event) => {
-      this.moveFocus([...this.list.children].indexOf(tile(event)));
-      if (tile(event).matches(":focus-visible")) this.point(tile(event));
-    });
-    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
-    this.list.addEventListener("pointerleave", () => this.point(null));
-    this.list.addEventListener("focusout", () => this.point(null));
+    this.list.addEventListener("focusin", (event) => this.moveFocus([...this.list.children].indexOf(tile(event))));
+    followTiles(this.list, (each) => this.point(each));
   }
 
   async receive(value) {
@@ -263,12 +260,7 @@ class Grid extends Component {
   }
 
   tile(number) {
-    const canvas = make("canvas", {
-      width: tiles.w,
-      height: tiles.h,
-      class: "hl-channels-tile",
-      "aria-hidden": "true",
-    });
+    const canvas = tiles.makeCanvas();
     this.paint(canvas, number);
     const tile = make(
       "button",
@@ -317,16 +309,8 @@ class Grid extends Component {
       else tile.removeAttribute("aria-checked");
     }
     const chosen = this.list.querySelector("[aria-selected=true]");
-    if (chosen && number !== this.lastShown) this.reveal(chosen);
+    if (chosen && number !== this.lastShown) reveal(this.list, chosen);
     this.lastShown = number;
-  }
-
-  /** Scroll the list, and not the page, to a tile. */
-  reveal(tile) {
-    const { top, bottom } = tile.getBoundingClientRect(),
-      box = this.list.getBoundingClientRect();
-    if (top < box.top) this.list.scrollTop -= box.top - top;
-    else if (bottom > box.bottom) this.list.scrollTop += bottom - box.bottom;
   }
 
   /** Show another page of tiles. */

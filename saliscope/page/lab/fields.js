@@ -1,4 +1,5 @@
 // Form fields of the gradient lab, with validation messages.
+import { markInvalid } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const PAUSE = 600; // ms after the last key press: "-" and "1e" are incomplete numbers
@@ -23,15 +24,7 @@ export function field(text, control) {
  */
 export function showMessage(control, message) {
   const note = document.getElementById(`${control.id}-wrong`) || control.parentElement.lastElementChild;
-  note.textContent = message;
-  note.toggleAttribute("hidden", !message);
-  if (!message) {
-    control.removeAttribute("aria-invalid");
-    control.removeAttribute("aria-describedby");
-    return;
-  }
-  control.setAttribute("aria-invalid", "true");
-  control.setAttribute("aria-describedby", note.id);
+  markInvalid(control, note, message);
 }
 
 /**

@@ -3,9 +3,10 @@
 import { Components } from "./components.js";
 import { bindPlane } from "./planes_address.js";
 import { loadImage } from "../drawing/surface.js";
-import { Tiles } from "../drawing/tiles.js";
+import { Tiles, followTiles } from "../drawing/tiles.js";
 import { subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
+import { reveal } from "../shared/elements.js";
 import { floats, make, makeButton } from "../wire.js";
 
 class Planes extends Component {
@@ -34,12 +35,7 @@ class Planes extends Component {
     this.list.addEventListener("click", (event) => {
       if (tile(event)?.dataset.plane) this.go(Number(tile(event).dataset.plane));
     });
-    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
-    this.list.addEventListener("pointerleave", () => this.point(null));
-    this.list.addEventListener("focusin", (event) => {
-      if (tile(event).matches(":focus-visible")) this.point(tile(event));
-    });
-    this.list.addEventListener("focusout", () => this.point(null));
+    followTiles(this.list, (each) => this.point(each));
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.address = bindPlane((plane) => this.go(plane));
     this.components = new Components(() => this.mark());
@@ -110,12 +106,7 @@ class Planes extends Component {
     this.list.replaceChildren(
       ...this.components.tiles,
       ...numbers.map((plane) => {
-        const canvas = make("canvas", {
-          class: "hl-channels-tile",
-          width: tiles.w,
-          height: tiles.h,
-          "aria-hidden": "true",
-        });
+        const canvas = tiles.makeCanvas();
         tiles.draw(canvas, plane, false);
         return make(
           "button",
@@ -139,13 +130,7 @@ class Planes extends Component {
         : Number(tile.dataset.plane) === this.value.plane && Boolean(tile.dataset.plane);
       tile.setAttribute("aria-selected", String(chosen));
       tile.tabIndex = chosen ? 0 : -1;
-      if (!chosen) continue;
-      const [left, right] = [
-        tile.offsetLeft - this.list.offsetLeft,
-        tile.offsetLeft - this.list.offsetLeft + tile.offsetWidth,
-      ];
-      if (left < this.list.scrollLeft || right > this.list.scrollLeft + this.list.clientWidth)
-        this.list.scrollLeft = left - this.list.clientWidth / 2;
+      if (chosen) reveal(this.list, tile);
     }
   }
 

@@ -75,23 +75,18 @@ class View extends Component {
     this.history = new History(
       terms,
       (step) => this.scrub(step),
-      (step) => this.sketch(step),
+      (step) => this.sketchPartial(step),
     );
     this.scale = new Scale(terms, Boolean(props.chart));
-    const choose = () => {
-      if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
+    const sign = () => {
       this.limits.next();
       this.redraw();
     };
-    this.tools = new Tools(terms, this, {
-      mix,
-      redraw,
-      choose,
-      sign: () => {
-        this.limits.next();
-        this.redraw();
-      },
-    });
+    const choose = () => {
+      if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
+      sign();
+    };
+    this.tools = new Tools(terms, this, { mix, redraw, choose, sign });
     const menu = createSaveMenu(this);
     this.tools.buttons.push(menu.button);
     this.tools.saves.append(menu.root);
@@ -176,30 +171,31 @@ class View extends Component {
     this.pointer.over(map, this.value.words);
   }
 
-  /** Draw a partial map with the colors of the final one at low resolution, and cache it. */
-  sketch(step) {
-    const {
-      tools: { signed, smooth },
-      final,
-    } = this;
-    const stamp = [
-      this.value.id,
-      final.colors,
-      signed.input.checked,
-      smooth.input.checked,
-      final.low,
-      final.high,
-      this.canvas.width,
-    ].join();
-    if (step.stamp === stamp) return;
-    const rendering = this.render(step.field, [final.low, final.high], final.colors);
-    Object.assign(step, { stamp, rendering, layers: this.surface.sketch(rendering) });
+  /**
+   * Draw a map at low resolution, and keep the drawing.
+   * @param {any} step a map as `field`, which gets its drawing
+   * @param {?[number, number]} limits
+   * @param {string} [colors]
+   */
+  sketch(step, limits, colors = this.tools.tint.value) {
+    const { signed, smooth } = this.tools,
+      stamp = [this.value.id, colors, limits, signed.input.checked, smooth.input.checked, this.canvas.width].join();
+    if (step.stamp !== stamp) {
+      const rendering = this.render(step.field, limits, colors);
+      Object.assign(step, { stamp, rendering, layers: this.surface.sketch(rendering) });
+    }
+    return step;
+  }
+
+  /** Draw a partial map with the colors of the final one. */
+  sketchPartial(step) {
+    const { low, high, colors } = this.final;
+    return this.sketch(step, [low, high], colors);
   }
 
   /** Show a partial map, or the final one for null. */
   scrub(step) {
-    const at = step || this.complete;
-    this.sketch(at);
+    const at = this.sketchPartial(step || this.complete);
     this.map = at.field;
     this.rendering = at.rendering;
     this.surface.use(at.rendering, at.layers);

@@ -3,6 +3,7 @@ import { askQuestion, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { newId, storeImage, uploadFile } from "../shared/stored_images.js";
 import { state, subscribe, update } from "../store.js";
+import { makeFileInput } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const EXAMPLE = "example:";
@@ -54,12 +55,8 @@ class ImageField {
     this.terms = terms;
     this.image = make("img", { alt: terms.alt, hidden: true });
     this.empty = make("span", { class: "hl-quiet", text: terms.empty });
-    this.input = make("input", { type: "file", accept: terms.accept, hidden: true, "aria-label": terms.label });
-    this.input.addEventListener("change", () => {
-      if (this.input.files[0]) explainFile(this.input.files[0]);
-      this.input.value = ""; // so that the same file can be chosen again
-    });
-    const choose = () => this.input.click();
+    const input = makeFileInput({ accept: terms.accept, "aria-label": terms.label }, ([file]) => explainFile(file)),
+      choose = () => input.click();
     this.area = make(
       "button",
       { class: "hl-image-area", "aria-label": terms.upload, onclick: choose },
@@ -81,7 +78,7 @@ class ImageField {
       button(terms.camera, () => this.shoot()),
     );
     this.line = make("p", { class: "hl-quiet", role: "status", hidden: true });
-    element.firstElementChild.replaceChildren(this.area, this.remove, this.input, tools, this.line);
+    element.firstElementChild.replaceChildren(this.area, this.remove, input, tools, this.line);
     subscribe(["image"], () => this.draw());
   }
 

@@ -5,6 +5,7 @@ import { drawArcs, layout, lengths, placeArcs, roomFor } from "./geometry.js";
 import { createLabels } from "./labels.js";
 import { blockOf, currentNorms, describeLayer, keyTarget } from "./network.js";
 import { svg } from "../drawing/graph.js";
+import { reveal } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 const LEAST_TOP = 6; // pixels above the highest box
@@ -182,12 +183,8 @@ export class Track {
     this.boxes.forEach((box, k) => box.classList.toggle("hl-rail-shown", this.outOf(this.items[k]) === layer));
   }
 
-  reveal({ offsetLeft, offsetWidth }) {
-    const { root } = this,
-      left = offsetLeft - 24,
-      right = offsetLeft + offsetWidth + 24;
-    if (left < root.scrollLeft) root.scrollLeft = left;
-    else if (right > root.scrollLeft + root.clientWidth) root.scrollLeft = right - root.clientWidth;
+  reveal(box) {
+    reveal(this.root, box, 24);
   }
 
   /** Scroll to the box of a layer. */

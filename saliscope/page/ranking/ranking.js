@@ -5,7 +5,7 @@ import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
-import { makeSelect } from "../shared/elements.js";
+import { makeSelect, markInvalid } from "../shared/elements.js";
 import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
@@ -134,11 +134,7 @@ class Ranking extends Component {
 
   validate() {
     const wrong = !(this.requestedSeconds >= this.form.low && this.requestedSeconds <= this.form.high);
-    this.message.textContent = wrong ? this.terms.wrong : "";
-    if (wrong) this.seconds.setAttribute("aria-invalid", "true");
-    else this.seconds.removeAttribute("aria-invalid");
-    if (wrong) this.seconds.setAttribute("aria-describedby", this.message.id);
-    else this.seconds.removeAttribute("aria-describedby");
+    markInvalid(this.seconds, this.message, wrong ? this.terms.wrong : "");
     return !wrong;
   }
 

@@ -1,5 +1,5 @@
 // Elements that several parts have: lists, ticks, labels, tables, facts, and boxes over maps.
-import { make } from "../wire.js";
+import { make, setAttributes } from "../wire.js";
 
 /** Return the options of a list: pairs of a value and a text. */
 export const makeOptions = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
@@ -14,6 +14,38 @@ export const makeLabel = (text, control, more = {}) => make("label", more, make(
 export function makeTick(text, attributes, more = {}) {
   const input = make("input", { type: "checkbox", ...attributes });
   return { input, root: make("label", { class: "hl-tick", ...more }, input, make("span", { text })) };
+}
+
+/** Create a hidden field for files, which are given to `use`. */
+export function makeFileInput(attributes, use) {
+  const input = make("input", { type: "file", hidden: true, ...attributes });
+  input.addEventListener("change", () => {
+    const files = [...input.files];
+    input.value = ""; // so that the same file can be chosen again
+    if (files.length) use(files);
+  });
+  return input;
+}
+
+/**
+ * Show that a field has a wrong value, with a message below it; "" means that it is right.
+ * @param {Element} field
+ * @param {Element} note the element of the message, which has an id
+ * @param {string} message
+ */
+export function markInvalid(field, note, message) {
+  note.textContent = message;
+  note.toggleAttribute("hidden", !message);
+  if (message) setAttributes(field, { "aria-invalid": "true", "aria-describedby": note.id });
+  else for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
+}
+
+/** Scroll a list, and not the page, to one of its items. */
+export function reveal(list, item, margin = 0) {
+  const box = list.getBoundingClientRect(),
+    { left, right, top, bottom } = item.getBoundingClientRect();
+  list.scrollLeft += Math.min(0, left - margin - box.left) || Math.max(0, right + margin - box.right);
+  list.scrollTop += Math.min(0, top - box.top) || Math.max(0, bottom - box.bottom);
 }
 
 /** Create a row of a table from its name, a text or an element, and its cells. */

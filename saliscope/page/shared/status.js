@@ -15,27 +15,23 @@ const MANY = "many", // the view of many images, to which sentences about one do
   EDITED = "erase"; // the view of an edited image, which has its own sentences
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
 
-/** Draw the button of the next question: it changes a setting, or opens the comparison. */
-function drawNext(button, next, trigger) {
-  button.hidden = !next;
-  if (!next) return;
-  button.textContent = button.title = next.label;
-  button.onclick = () => {
-    if (next.choose) return trigger("change", next.choose);
-    update({ comparison: next.compare });
-    selectTab("compare");
-  };
+/** Draw the button of what can be done next, or hide it. */
+function drawAction(button, action, onclick) {
+  button.hidden = !action;
+  if (action) Object.assign(button, { textContent: action.label, title: action.title ?? action.label, onclick });
 }
 
-/** Draw the button that opens the erase view with the region that the map is about. */
-function drawErase(button, erase) {
-  button.hidden = !erase;
-  if (!erase) return;
-  Object.assign(button, { textContent: erase.label, title: erase.title });
-  button.onclick = () => {
-    update({ erasing: erase.edit });
-    selectTab("erase");
-  };
+/** Change a setting, or open the comparison. */
+function askNext(next, trigger) {
+  if (next.choose) return trigger("change", next.choose);
+  update({ comparison: next.compare });
+  selectTab("compare");
+}
+
+/** Open the erase view with the region that the map is about. */
+function openErase(erase) {
+  update({ erasing: erase.edit });
+  selectTab("erase");
 }
 
 /**
@@ -107,8 +103,8 @@ export function mount(element, props, trigger) {
       const { headline: shown = [], kind: of, key = "", settled: isSettled = false } = value;
       answer = { headline: shown, of, key, isSettled };
       isOld = false;
-      drawNext(next, value.next, trigger);
-      drawErase(erase, value.erase);
+      drawAction(next, value.next, () => askNext(value.next, trigger));
+      drawAction(erase, value.erase, () => openErase(value.erase));
     }
     showSentences();
   };

@@ -1,7 +1,7 @@
 // A curve of a score over the fraction of pixels deleted or inserted, with the controls' curves in gray behind it, as
 // SVG with a slider over its steps.
 import { svg } from "../drawing/graph.js";
-import { make } from "../wire.js";
+import { make, setAttributes } from "../wire.js";
 
 const HEIGHT = 168,
   LEFT = 38,
@@ -99,12 +99,11 @@ export function curve(host, chart) {
   const line = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
   const dot = svg("circle", { r: 4, class: "hl-own-dot", visibility: "hidden" });
   root.append(line, dot);
-  const set = (node, values) => Object.entries(values).forEach(([name, value]) => node.setAttribute(name, value));
   const mark = (k) => {
     for (const each of [line, dot]) each.setAttribute("visibility", k === null ? "hidden" : "visible");
     if (k === null) return;
-    set(line, { x1: x(k), x2: x(k) });
-    set(dot, { cx: x(k), cy: y(own[k]) });
+    setAttributes(line, { x1: x(k), x2: x(k) });
+    setAttributes(dot, { cx: x(k), cy: y(own[k]) });
   };
   const nearest = (at) => Math.min(count, Math.max(0, Math.round(((at - LEFT) / inner) * count)));
   Object.assign(host, { chart, mark, nearest });
@@ -113,7 +112,7 @@ export function curve(host, chart) {
     ` ${chart.area}`,
     make("span", { class: "hl-quiet", text: ` · ${chart.areas}` }),
   );
-  set(host.plot, { "aria-label": chart.description, "aria-valuemax": count });
+  setAttributes(host.plot, { "aria-label": chart.description, "aria-valuemax": count });
   host.plot.replaceChildren(root);
   showStep(host, null);
 }
