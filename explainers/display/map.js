@@ -418,9 +418,13 @@ Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps 
 return pixels;
 }
 function drawBar(canvas, rendering) {
+paintPixels(canvas, canvas.width, 1, (pixels) => bar(pixels, rendering));
+}
+function paintPixels(canvas, width, height, fill) {
+[canvas.width, canvas.height] = [width, height];
 const context = canvas.getContext("2d"),
-pixels = context.createImageData(canvas.width, 1);
-bar(pixels.data, rendering);
+pixels = context.createImageData(width, height);
+fill(pixels.data);
 context.putImageData(pixels, 0, 0);
 }
 const MAX_SIDE = 2560;
@@ -602,12 +606,14 @@ image.onerror = () => resolve(null);
 image.src = source;
 });
 }
+function roundUp(value) {
+const power = 10 ** Math.floor(Math.log10(value));
+return power * ([1, 2, 5].find((factor) => factor * power >= value * (1 - 1e-9)) || 10);
+}
 function roundTicks(low, high, most = 5) {
 if (!(high > low) || !Number.isFinite(high - low)) return [];
-const least = (high - low) / most,
-power = 10 ** Math.floor(Math.log10(least));
-const step = power * ([1, 2, 5].find((factor) => factor * power >= least * (1 - 1e-9)) || 10);
-const first = Math.ceil(low / step - 1e-9),
+const step = roundUp((high - low) / most),
+first = Math.ceil(low / step - 1e-9),
 last = Math.floor(high / step + 1e-9);
 return Array.from({ length: last - first + 1 }, (_, k) => {
 const value = Number(((first + k) * step).toPrecision(12));

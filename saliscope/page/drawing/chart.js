@@ -1,6 +1,7 @@
 // Small SVG charts: lines and bars with a read-out by pointer and arrow keys, and a heat map on a canvas.
 import { table } from "./colors.js";
 import { svg } from "./graph.js";
+import { roundTicks } from "./ticks.js";
 import { make, formatValue, setAttributes } from "../wire.js";
 
 const HEIGHT = 190,
@@ -47,12 +48,7 @@ function scale(values, log) {
   }
   low = Math.min(0, low);
   if (low === high) high = low + 1;
-  const rough = (high - low) / 4,
-    base = 10 ** Math.floor(Math.log10(rough)),
-    step = [1, 2, 5, 10].find((k) => k * base >= rough) * base,
-    ticks = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9 * step; v += step)
-    ticks.push(Math.abs(v) < step / 1e6 ? 0 : v);
+  const ticks = roundTicks(low, high, 4).map(({ value }) => value);
   return { at: (v) => (v !== null && Number.isFinite(v) ? (v - low) / (high - low) : null), ticks };
 }
 

@@ -126,9 +126,13 @@ class Board extends Component {
   }
 
   push(text, second = this.current.second) {
+    this.append(text, second);
+    this.changed();
+  }
+
+  append(text, second) {
     this.history = [...this.history.slice(0, this.at + 1), { text, second }];
     this.at += 1;
-    this.changed();
   }
 
   travel(step) {
@@ -139,8 +143,7 @@ class Board extends Component {
 
   /** Replace the edit by that of an address. */
   restore(text, second) {
-    this.history = [...this.history.slice(0, this.at + 1), { text, second }];
-    this.at += 1;
+    this.append(text, second);
     this.follow();
     this.outdate();
   }
@@ -239,8 +242,7 @@ class Board extends Component {
     if (value.state === "done") {
       this.pending = null;
       if (search) {
-        this.history = [...this.history.slice(0, this.at + 1), { text: value.edit, second: this.current.second }];
-        this.at += 1;
+        this.append(value.edit, this.current.second);
         this.follow();
       }
       this.keep(search ? keyOf(this.current) : key, value);

@@ -1,5 +1,6 @@
 // The method's options as a form; an empty field means "automatic". An invalid number shows a message at its field, and
 // the form then requests nothing; the last answer stays, marked as outdated.
+import { makeOption } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 function control(option, value, terms, changed) {
@@ -45,20 +46,16 @@ function control(option, value, terms, changed) {
         validity.rangeOverflow ||
         (whole && !Number.isInteger(number));
       const kind = whole ? terms.whole_number : terms.number;
-      const message = { kind, range: range(option, terms), text: text || terms.empty };
+      const message = { kind, range: range(option, terms.at_least, terms.between), text: text || terms.empty };
       changed(number, wrong ? fill(terms.invalid, message) : "");
     },
   });
 }
 
-function range({ low, high }, terms) {
+/** Return the range of an option in the words for a lower end, or for both. */
+function range({ low, high }, atLeast, between) {
   if ((low ?? null) === null) return "";
-  return fill((high ?? null) === null ? terms.at_least : terms.between, { low, high });
-}
-
-function limits({ low, high }, terms) {
-  if ((low ?? null) === null) return "";
-  return fill((high ?? null) === null ? terms.low : terms.range, { low, high });
+  return fill((high ?? null) === null ? atLeast : between, { low, high });
 }
 
 /** @type {import("../parts.js").Mount} */
@@ -79,7 +76,7 @@ export function mount(element, props, trigger) {
     }
     root.replaceChildren(
       ...schema.map((option) => {
-        const about = [option.help, limits(option, terms)].filter(Boolean).join(" · ");
+        const about = [option.help, range(option, terms.low, terms.range)].filter(Boolean).join(" · ");
         const changed = (value, wrong = "") => {
           const was = wrongs.size;
           if (wrong) wrongs.set(option.name, field.value || terms.no_number);
@@ -92,15 +89,8 @@ export function mount(element, props, trigger) {
           if (was !== wrongs.size) trigger("change", {}); // whether the map matches the form has changed
         };
         const field = control(option, values[option.name] ?? option.default, terms, changed);
-        const note = make("small", { id: `${field.id}-note`, text: about });
-        field.setAttribute("aria-describedby", note.id);
-        return make(
-          "div",
-          { class: "hl-option" },
-          make("label", { for: field.id, text: option.name.replaceAll("_", " ") }),
-          field,
-          note,
-        );
+        const note = make("small", { text: about });
+        return makeOption(option.name.replaceAll("_", " "), field, note);
       }),
     );
   };

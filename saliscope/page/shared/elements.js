@@ -48,6 +48,13 @@ export function reveal(list, item, margin = 0) {
   list.scrollTop += Math.min(0, top - box.top) || Math.max(0, bottom - box.bottom);
 }
 
+/** Create a row of a form: a control with its label, and a note below both. */
+export function makeOption(title, control, note) {
+  note.id = `${control.id}-note`;
+  control.setAttribute("aria-describedby", note.id);
+  return make("div", { class: "hl-option" }, make("label", { for: control.id, text: title }), control, note);
+}
+
 /** Create a row of a table from its name, a text or an element, and its cells. */
 export function makeRow(name, cells, more = {}) {
   const head = typeof name === "string" ? make("th", { scope: "row", text: name }) : name;

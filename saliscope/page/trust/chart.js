@@ -1,6 +1,7 @@
 // A curve of a score over the fraction of pixels deleted or inserted, with the controls' curves in gray behind it, as
 // SVG with a slider over its steps.
 import { svg } from "../drawing/graph.js";
+import { roundUp } from "../drawing/ticks.js";
 import { make, setAttributes } from "../wire.js";
 
 const HEIGHT = 168,
@@ -12,12 +13,6 @@ const HEIGHT = 168,
   LETTER = 6.6;
 const KEYS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -5, PageUp: 5 };
 const DASHES = { random: "", edge: "5 3", center: "1.5 3" };
-
-/** Return the round number at or above a value. */
-function roundUp(value) {
-  const base = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((k) => k * base >= value - 1e-12) * base;
-}
 
 function range(all, unit) {
   const low = Math.min(0, ...all),
