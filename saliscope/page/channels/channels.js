@@ -366,7 +366,7 @@ class Grid extends Component {
     const { order } = state.channels,
       { about, size } = this.sheet;
     const isSame = () => this.sheet?.about === about;
-    this.tools.busy(true);
+    this.tools.png.disabled = true;
     for (let missing; (missing = order.filter((number) => !tiles.has(number))).length && isSame();) {
       await new Promise((resolve) => {
         this.waiting = () => resolve(null);
@@ -377,7 +377,7 @@ class Grid extends Component {
     this.waiting = null;
     if (isSame() && order.every((number) => tiles.has(number)))
       downloadFile(await tiles.sheet(order, this.sheet.note, this.tools.chosen), `${this.sheet.name}.png`);
-    this.tools.busy(false);
+    this.tools.png.disabled = false;
     this.mark();
   }
 }

@@ -86,10 +86,6 @@ export class Toolbar {
       : terms.select;
   }
 
-  busy(on) {
-    this.png.disabled = on;
-  }
-
   /** Update the controls for the current sheet. */
   fit(sheet, measuring) {
     const { terms, order } = this,

@@ -60,7 +60,7 @@ class Board extends Component {
     const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
       [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
-      listed = this.listed(this.panels[0] || null)?.method || [],
+      listed = this.requests.listed(this.panels[0])?.method || [],
       known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
       target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
@@ -86,10 +86,6 @@ class Board extends Component {
     this.refresh();
     panel.picks.method.field.focus({ preventScroll: true });
     panel.element.scrollIntoView({ block: "nearest" });
-  }
-
-  duplicate(panel) {
-    this.add(panel, true);
   }
 
   remove(panel) {
@@ -148,7 +144,7 @@ class Board extends Component {
   }
 
   readQuestion() {
-    this.requests.settings(state.question);
+    Object.assign(this.page, { names: state.question.names, options: state.question.options });
     this.stale = true;
     this.mark();
     this.refreshIfVisible();
@@ -171,7 +167,7 @@ class Board extends Component {
   /** A new image resets the panels' classes, unless the page's class is pinned or an address set both. */
   setImage(image) {
     const before = this.page.image;
-    this.requests.setImage(image);
+    this.page.image = image;
     if (!before || !this.page.image || before === this.page.image) return;
     if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
@@ -194,10 +190,6 @@ class Board extends Component {
   changed(panel) {
     this.refresh();
     panel.head();
-  }
-
-  listed(panel) {
-    return this.requests.listed(panel);
   }
 
   /** Mark the panels whose map no longer matches their settings. */
@@ -306,18 +298,13 @@ class Board extends Component {
 
   // Drawing, without a request
 
-  /** Check whether this map is drawn by magnitude. */
-  magnitudes(map) {
-    return this.tools.magnitudes(map);
-  }
-
   draw() {
     const panels = this.panels.filter((panel) => panel.mapView.map),
       whole = panels.filter((panel) => !panel.partial);
     for (const panel of panels) {
       const alike = panels.filter((other) => other.kind === panel.kind),
         style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
-        styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
+        styled = ({ mapView }) => ({ ...style, signed: !this.tools.magnitudes(mapView.map) });
       const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
       const isShared = mates.length > 1 && !panel.partial,
         ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];

@@ -64,7 +64,7 @@ export class Pair {
   /** Return the map as it is drawn: magnitudes if signs are off. */
   displayedMap(panel) {
     const { map } = panel.mapView;
-    if (!map || !this.board.magnitudes(map)) return map;
+    if (!map || !this.board.tools.magnitudes(map)) return map;
     return { ...map, values: Float32Array.from(map.values, Math.abs) };
   }
 
@@ -211,7 +211,9 @@ export class Pair {
 
   /** Return a key for two maps as they are drawn. */
   keyOf(first, second) {
-    return JSON.stringify([first, second].map(({ mapView: { map } }) => map && [map.id, this.board.magnitudes(map)]));
+    return JSON.stringify(
+      [first, second].map(({ mapView: { map } }) => map && [map.id, this.board.tools.magnitudes(map)]),
+    );
   }
 
   key(event) {

@@ -32,7 +32,7 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeSymbolButton("+", () => board.duplicate(this));
+    this.copyButton = makeSymbolButton("+", () => board.add(this, true));
     this.removeButton = makeSymbolButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
@@ -44,7 +44,10 @@ export class Panel {
           this.terms[name],
           () => this.choices(name),
           (value) => this.choose(name, value),
-          { heads: this.terms.heads[name], note: () => (name === "method" && this.board.listed(this)?.note) || "" },
+          {
+            heads: this.terms.heads[name],
+            note: () => (name === "method" && this.board.requests.listed(this)?.note) || "",
+          },
         ),
       ]),
     );
@@ -92,7 +95,7 @@ export class Panel {
 
   /** Return the choices for `name`; the first one follows the page. */
   choices(name) {
-    const listed = (this.board.listed(this) || {})[name] || [];
+    const listed = (this.board.requests.listed(this) || {})[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
     const items = (found || listed).map(toItem).map((item) => ({ ...item, value: `=${item.value}` }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
@@ -132,15 +135,12 @@ export class Panel {
     if (value === PAGE || value === RUNNER) delete this.own[name];
     else this.own[name] = value === TOP ? "" : value.slice(1);
     if (name === "method") this.classed = false;
-    if (name === "model") this.score = undefined;
-    if (name === "model")
-      for (const other of ["layer", "target", "method"]) if (this.belongsToModel(other)) delete this.own[other];
+    if (name === "model") {
+      this.score = undefined;
+      delete this.own.layer;
+      if (this.own.target) delete this.own.target;
+    }
     this.board.changed(this);
-  }
-
-  /** Check whether a setting belongs to the previous model. */
-  belongsToModel(name) {
-    return name === "layer" || (name === "target" && Boolean(this.own.target));
   }
 
   /** Update the header with the current or pending settings. */
@@ -177,7 +177,7 @@ export class Panel {
   /** Return the label of a setting from the list of choices. */
   label(name) {
     const { own } = this,
-      item = ((this.board.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
+      item = ((this.board.requests.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
     return (item ? item[0] : own[name]).split(" · ")[0];
   }
 

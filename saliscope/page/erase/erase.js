@@ -117,14 +117,6 @@ class Board extends Component {
     else this.tools.showSecond(edit.fill, this.current.second); // nothing to fill yet
   }
 
-  setSecond(second) {
-    this.push(this.current.text, second);
-  }
-
-  clear() {
-    this.push("");
-  }
-
   push(text, second = this.current.second) {
     this.append(text, second);
     this.changed();
@@ -193,10 +185,6 @@ class Board extends Component {
 
   refreshIfVisible() {
     if (this.isStale && (state.question || state.imagePath === "") && this.element.checkVisibility()) this.request();
-  }
-
-  search(goal) {
-    this.request(goal);
   }
 
   request(search = "") {

@@ -48,8 +48,8 @@ export class Tools {
       });
     this.undo = symbol("undo", "↶", () => board.travel(-1), "Control+Z");
     this.redo = symbol("redo", "↷", () => board.travel(1), "Control+Shift+Z");
-    this.clear = button("clear", () => board.clear(), { title: terms.clear_hint });
-    const search = (goal) => button(goal, () => board.search(goal), { title: terms.search_hint });
+    this.clear = button("clear", () => board.push(""), { title: terms.clear_hint });
+    const search = (goal) => button(goal, () => board.request(goal), { title: terms.search_hint });
     this.keep = search("keep");
     this.half = search("half");
     this.change = search("change");
@@ -58,7 +58,7 @@ export class Tools {
       Object.entries(terms.fills).map(([value, [text, title]]) => [value, text, title]),
       (value) => board.change({ fill: value }),
     );
-    this.second = new SecondImage(terms.second, props.examples, (second) => board.setSecond(second));
+    this.second = new SecondImage(terms.second, props.examples, (second) => board.push(board.current.text, second));
     this.whole = new WholeImage(terms, props.ranges, (values) => board.change({ whole: values }));
     const opacity = { type: "range", name: "opacity", min: 0, max: 100, value: 70, oninput: () => board.mix() };
     this.opacity = make("input", opacity);

@@ -149,7 +149,7 @@ class View extends Component {
     if (value.map) this.setMap(unpackMap(value.map));
     else this.drawImage();
     this.describe(value);
-    this.publishCrop(value.crop);
+    if (this.props.address) update({ crop: value.crop }); // framed on the image in the left column
     if (!recalled) markDrawn(this.element, value.id, since);
     else if (asked === state.asked) markCurrent(this.id);
   }
@@ -221,11 +221,6 @@ class View extends Component {
     else if (this.props.explains_cells) explainCell(state.cells[this.id]);
   }
 
-  /** The crop of the page's own map is framed on the image in the left column. */
-  publishCrop(crop) {
-    if (this.props.address) update({ crop });
-  }
-
   cover(...elements) {
     if (elements[0].parentElement !== this.frame) this.frame.append(...elements);
     const { width, height } = this.canvas;
@@ -260,7 +255,7 @@ class View extends Component {
     this.heading.hidden = this.chip.hidden = true;
     this.history.clear();
     this.tools.enable(false);
-    this.publishCrop(null);
+    if (this.props.address) update({ crop: null });
     this.pointer.over(null, {});
     markDrawn(this.element, value && value.id, since);
   }

@@ -128,12 +128,9 @@ class Ranking extends Component {
     this.draw(true);
   }
 
-  get requestedSeconds() {
-    return this.seconds.valueAsNumber;
-  }
-
   validate() {
-    const wrong = !(this.requestedSeconds >= this.form.low && this.requestedSeconds <= this.form.high);
+    const seconds = this.seconds.valueAsNumber,
+      wrong = !(seconds >= this.form.low && seconds <= this.form.high);
     markInvalid(this.seconds, this.message, wrong ? this.terms.wrong : "");
     return !wrong;
   }
@@ -142,7 +139,7 @@ class Ranking extends Component {
     if (!this.validate()) return void this.seconds.focus();
     this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
     this.stopButton.disabled = false;
-    this.trigger("submit", { seconds: this.requestedSeconds, layers: this.layers.value });
+    this.trigger("submit", { seconds: this.seconds.valueAsNumber, layers: this.layers.value });
   }
 
   showStatus({ kind, parts, fraction = null }) {
