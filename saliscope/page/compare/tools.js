@@ -15,16 +15,12 @@ export class Tools {
     const { terms } = board,
       draw = () => board.draw();
     const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: draw });
+    const choose = (value) => {
+      this.limits = value;
+      draw();
+    };
     const radio = (value) =>
-      make("input", {
-        type: "radio",
-        name: "hl-compare-limits",
-        value,
-        onchange: () => {
-          this.limits = value;
-          draw();
-        },
-      });
+      make("input", { type: "radio", name: "hl-compare-limits", value, onchange: () => choose(value) });
     this.more = makeButton(terms.add, () => board.propose(), { title: terms.add_hint });
     this.two = makeButton(terms.pair, () => board.comparePredictions(), { title: terms.pair_hint });
     this.stop = makeButton(terms.stop, () => board.stop(), { "aria-label": terms.stop_name });

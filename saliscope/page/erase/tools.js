@@ -13,22 +13,9 @@ export class Tools {
     const { terms, props } = board;
     this.board = board;
     this.terms = terms;
-    this.tool = new Segments(
-      terms.tool,
-      [
-        ["brush", terms.brush],
-        ["box", terms.box],
-      ],
-      () => board.painter.draw(),
-    );
-    this.mode = new Segments(
-      terms.mode,
-      [
-        ["add", terms.add],
-        ["remove", terms.remove],
-      ],
-      () => {},
-    );
+    const pairs = (...names) => names.map((name) => [name, terms[name]]);
+    this.tool = new Segments(terms.tool, pairs("brush", "box"), () => board.painter.draw());
+    this.mode = new Segments(terms.mode, pairs("add", "remove"), () => {});
     this.size = make("input", { type: "range", name: "size", ...SIZES, oninput: () => this.followSize() });
     const percent = { min: 0.1, max: 100, step: "any", value: TOP, name: "top", "aria-label": terms.top };
     this.top = make("input", { type: "number", ...percent });

@@ -110,11 +110,7 @@ class Planes extends Component {
         tiles.draw(canvas, plane, false);
         return make(
           "button",
-          {
-            role: "option",
-            "data-plane": plane,
-            "aria-label": `${value.words.word} ${plane + value.words.first}`,
-          },
+          { role: "option", "data-plane": plane, "aria-label": `${value.words.word} ${plane + value.words.first}` },
           canvas,
           make("b", {}, ...this.components.swatch(plane), String(plane + value.words.first)),
         );

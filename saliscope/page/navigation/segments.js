@@ -4,7 +4,7 @@ import { make } from "../wire.js";
 export class Segments {
   /**
    * @param {string} label
-   * @param {[string, string, string?][]} items value, text and title
+   * @param {string[][]} items value, text and title
    * @param {(value: string) => void} change
    */
   constructor(label, items, change) {

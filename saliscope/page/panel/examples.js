@@ -31,11 +31,7 @@ export function mount(element, props) {
     root.append(
       make(
         "button",
-        {
-          title: item.alt,
-          "data-id": item.id,
-          onclick: () => changeToExample(item),
-        },
+        { title: item.alt, "data-id": item.id, onclick: () => changeToExample(item) },
         thumbnail(item, { alt: item.alt }),
       ),
     );

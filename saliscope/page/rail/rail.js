@@ -71,14 +71,8 @@ class Rail extends Component {
     this.about = make("p", { class: "hl-quiet" });
     this.button = makeButton(terms.play, () => this.player.toggle(), { "aria-pressed": "false", disabled: true });
     const title = make("h2", { class: "hl-title", text: terms.title });
-    this.view = new Segments(
-      terms.view,
-      [
-        ["diagram", terms.diagram],
-        ["table", terms.table],
-      ],
-      () => this.showView(),
-    );
+    const views = ["diagram", "table"].map((name) => [name, terms[name]]);
+    this.view = new Segments(terms.view, views, () => this.showView());
     this.save = makeButton(terms.save_svg, () => this.saveView(), { disabled: true });
     const tools = [this.inner.button, this.button, this.view.root, this.save];
     const head = make("div", { class: "hl-rail-head" }, title, this.about, ...tools);

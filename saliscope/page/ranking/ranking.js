@@ -59,11 +59,8 @@ class Ranking extends Component {
       value: form.seconds,
       oninput: () => this.validate(),
     });
-    const layers = [
-      ["every", terms.stages],
-      ["here", terms.here],
-    ];
-    this.layers = makeSelect({ id: `${id}-layers` }, layers);
+    const layers = { every: terms.stages, here: terms.here };
+    this.layers = makeSelect({ id: `${id}-layers` }, Object.entries(layers));
     this.startButton = makeButton(terms.start, null, { type: "submit", class: "hl-button hl-ranking-go" });
     this.stopButton = makeButton(terms.stop, () => this.trigger("stop", {}), {
       disabled: true,

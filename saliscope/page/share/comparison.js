@@ -16,13 +16,10 @@ export class ComparisonExport {
   constructor(board) {
     this.board = board;
     const terms = board.props.save,
-      values = () => this.panels.map(({ mapView }) => mapView.value);
+      values = () => this.panels.map(({ mapView }) => mapView.value),
+      panels = () => this.panels.map(figurePanel);
     const items = [
-      ...figureItems(
-        terms,
-        () => NAME,
-        () => this.panels.map(figurePanel),
-      ),
+      ...figureItems(terms, () => NAME, panels),
       [...terms.bibtex, () => copyCitations(values(), terms)],
       [...terms.bundle, () => this.bundle()],
     ];

@@ -32,13 +32,10 @@ export function createSaveMenu(view) {
     const { name } = view.value;
     downloadFile(await create(), `${name}${suffix}`);
   };
-  const values = () => encodeNpy(view.map.values, [view.map.h, view.map.w]);
+  const name = () => view.value.name,
+    values = () => encodeNpy(view.map.values, [view.map.h, view.map.w]);
   const items = [
-    ...figureItems(
-      terms,
-      () => view.value.name,
-      () => [panel()],
-    ),
+    ...figureItems(terms, name, () => [panel()]),
     [...terms.bibtex, () => copyCitations([view.value], terms)],
     [...terms.map, file("-map.png", () => transparent(panel()))],
     [...terms.shown, () => view.png()],

@@ -29,7 +29,7 @@ export class StatusLine {
    * @param {?number} fraction
    */
   say(kind, text, fraction = null) {
-    const drawn = make("p", {}, ...(typeof text === "string" ? [text] : drawText(text)));
+    const drawn = make("p", {}, ...(typeof text === "string" ? [text] : drawText(text || [])));
     if (drawn.innerHTML !== this.line.innerHTML) this.line.replaceChildren(...drawn.childNodes);
     this.line.dataset.kind = kind;
     this.bar.hidden = fraction === null || fraction === undefined;
