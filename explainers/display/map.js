@@ -446,7 +446,7 @@ this.plain.width = 0;
 }
 }
 class Surface {
-constructor(canvas) {
+constructor(canvas, repaint = null) {
 this.canvas = canvas;
 this.image = null;
 this.rendering = null;
@@ -455,6 +455,7 @@ this.faded = null;
 this.timer = 0;
 this.mixed = [1, {}];
 this.layers = this.own;
+if (repaint) new ResizeObserver(() => this.fit() && repaint()).observe(canvas);
 }
 get ratio() {
 return this.image ? this.image.naturalHeight / this.image.naturalWidth : 1;
@@ -640,7 +641,7 @@ this.unit = unit;
 this.terms = terms;
 this.cell = null;
 this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-this.surface = new Surface(this.canvas);
+this.surface = new Surface(this.canvas, () => this.paint());
 this.surface.image = image;
 this.makeControls();
 this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
@@ -682,7 +683,6 @@ this.point(...cellAt(x, y, this.map));
 mark: (row, column) => this.point(row, column),
 leave: () => this.point(null),
 });
-new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
 }
 widen() {
 for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;

@@ -245,12 +245,12 @@ export function askAddress(data) {
 function question(event, data, dims = true) {
   number = Math.max(number + 1, Math.round(performance.now()));
   if (dims) update({ asked: number });
-  send({ part: "hl-page", event, data, form: settings(), number, crops: heldCrops() });
+  request("hl-page", event, data, number);
 }
 
 /** Ask the server for something of one part. */
-function request(part, event, data) {
-  send({ part, event, data, form: settings(), number: Math.round(performance.now()), crops: heldCrops() });
+function request(part, event, data, count = Math.round(performance.now())) {
+  send({ part, event, data, form: settings(), number: count, crops: heldCrops() });
 }
 
 /**

@@ -34,7 +34,7 @@ export function mount(element, props, trigger) {
   const mark = make("div", { class: "hl-cell", hidden: true });
   const area = make("div", { class: "hl-channels-why-area" }, canvas, mark); // the part of the image, in a square
   const frame = make("div", { class: "hl-channels-why" }, area);
-  const surface = new Surface(canvas);
+  const surface = new Surface(canvas, () => value?.crop && surface.image && paint());
   const sort = makeButton(terms.here, () => sortHere(value.cell), { title: terms.here_title });
   root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line, sort);
   root.toggleAttribute("hidden", true);
@@ -47,9 +47,6 @@ export function mount(element, props, trigger) {
     surface.paint(view(unpackMap(value.map), { signed: false }));
     surface.mix(1);
   };
-  new ResizeObserver(() => {
-    if (value?.crop && surface.image) paint();
-  }).observe(canvas);
   return async (given) => {
     if (!given?.crop) {
       value = given;

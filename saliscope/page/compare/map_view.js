@@ -36,10 +36,7 @@ export class MapView {
     this.rangeNote = make("p", { class: "hl-quiet hl-compare-range" });
     const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
     this.parts = [this.frame, this.read, scale];
-    this.surface = new Surface(this.canvas);
-    new ResizeObserver(() => {
-      if (this.surface.fit() && this.rendering) this.paint();
-    }).observe(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.rendering && this.paint());
     this.listen();
   }
 

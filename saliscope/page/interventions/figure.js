@@ -21,10 +21,7 @@ export class Figure {
     this.mark = make("div", { class: "hl-cell", hidden: true });
     this.caption = make("figcaption", { text: caption });
     this.root = make("figure", {}, this.caption, make("div", { class: "hl-change-frame" }, this.canvas, this.mark));
-    this.surface = new Surface(this.canvas);
-    new ResizeObserver(() => {
-      if (this.map && this.surface.fit()) this.paint();
-    }).observe(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.map && this.paint());
     this.listen();
   }
 

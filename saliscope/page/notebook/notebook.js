@@ -21,7 +21,7 @@ class NotebookMap {
     this.terms = terms;
     this.cell = null;
     this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-    this.surface = new Surface(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.paint());
     this.surface.image = image;
     this.makeControls();
     this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
@@ -65,7 +65,6 @@ class NotebookMap {
       mark: (row, column) => this.point(row, column),
       leave: () => this.point(null),
     });
-    new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
   }
 
   /** Make the fields as wide as their numbers. */

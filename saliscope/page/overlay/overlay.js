@@ -40,11 +40,8 @@ class View extends Component {
     this.rendering = null; // how the map is drawn, see `view` in paint.js
     this.cache = new MapCache();
     this.build();
-    this.surface = new Surface(this.canvas);
+    this.surface = new Surface(this.canvas, () => (this.map ? this.redraw() : this.surface.drawImage()));
     this.binding = props.address ? new AddressBinding(this) : null;
-    new ResizeObserver(() => this.surface.fit() && (this.map ? this.redraw() : this.surface.drawImage())).observe(
-      this.canvas,
-    );
   }
 
   build() {
