@@ -7,7 +7,8 @@ import { SentenceForm } from "./sentences.js";
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props, trigger) {
   const list = make("div", { class: "hl-choice" });
-  const drawChoice = /** @type {import("../parts.js").Draw} */ (mountChoice(make("div", {}, list), props, trigger));
+  /** @type {any} */
+  const drawChoice = mountChoice(make("div", {}, list), props, trigger);
   const form = new SentenceForm(props.fields, (target) => {
     props.value = target;
     trigger("change", { [props.setting]: target });
