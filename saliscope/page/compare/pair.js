@@ -151,6 +151,7 @@ export class Pair {
     this.list.replaceChildren(
       ...pairs.map((pair) => {
         const chosen = pair.every((panel) => this.selected.includes(panel)),
+          letters = pair.map((panel) => panel.letter.textContent),
           known = this.ready(pair) && this.known.get(this.keyOf(...pair));
         return make(
           "button",
@@ -164,10 +165,7 @@ export class Pair {
               this.list.querySelector("[aria-checked=true]").focus();
             },
           },
-          make("b", {
-            "aria-label": pair.map((panel) => panel.letter.textContent).join(` ${this.terms.and} `),
-            text: pair.map((panel) => panel.letter.textContent).join(" – "),
-          }),
+          make("b", { "aria-label": letters.join(` ${this.terms.and} `), text: letters.join(" – ") }),
           make("span", { text: known ? this.describe(known) : this.ready(pair) ? "" : this.terms.no_map }),
         );
       }),
