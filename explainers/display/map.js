@@ -1,54 +1,5 @@
 // Generated from saliscope/page: run `python -m tests.project.test_notebook_script`.
 (() => {
-const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
-const state = {
-question: null,
-imagePath: undefined,
-image: null,
-asked: 0,
-phase: "idle",
-download: null,
-labPart: "",
-explained: 0,
-example: "",
-answered: null,
-drawn: {},
-cells: {},
-fields: {},
-classes: [],
-likely: [],
-crop: null,
-smallMaps: null,
-network: null,
-gradients: null,
-description: null,
-rail: { chosen: null, wanted: null, note: "", norms: new Map() },
-preview: null,
-channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [], here: null },
-compared: {},
-comparison: null,
-models: null,
-erasing: "",
-edited: null,
-checked: null,
-view: "",
-steps: null,
-indexed: null,
-uploaded: [],
-};
-const listeners = new Map();
-function update(values) {
-const changed = Object.keys(values).filter((key) => state[key] !== values[key]);
-Object.assign(state, values);
-for (const listener of new Set(changed.flatMap((key) => [...(listeners.get(key) || [])]))) listener();
-}
-function change(key, fields) {
-update({ [key]: { ...state[key], ...fields } });
-}
-function subscribe(keys, listener) {
-for (const key of keys) listeners.set(key, (listeners.get(key) || new Set()).add(listener));
-}
 function bytes(b64) {
 if (Uint8Array.fromBase64) return Uint8Array.fromBase64(b64);
 const raw = atob(b64);
@@ -78,20 +29,24 @@ return new Float32Array(raw.buffer);
 }
 function make(tag, attributes = {}, ...children) {
 const node = document.createElement(tag);
+if (tag === "button") node.setAttribute("type", tag);
+setAttributes(node, attributes);
+node.append(...children);
+return node;
+}
+function setAttributes(node, attributes) {
 for (const [name, value] of Object.entries(attributes)) {
 if (value === undefined || value === null || value === false) continue;
 if (name === "text") node.textContent = value;
 else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
 else node.setAttribute(name, value === true ? "" : value);
 }
-node.append(...children);
-return node;
 }
 function makeButton(text, onclick, more = {}) {
-return make("button", { type: "button", class: "hl-button", text, onclick, ...more });
+return make("button", { class: "hl-button", text, onclick, ...more });
 }
 function makeSymbolButton(symbol, onclick, more = {}) {
-return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
 }
 function fill(text, values) {
 return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
@@ -118,23 +73,6 @@ function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
 }
-function markDrawn(element, id, since) {
-element.dataset.id = String(id ?? "");
-change("drawn", { [element.id]: Number(id || 0) });
-element.dataset.ms = (performance.now() - since).toFixed(1);
-}
-function watchProps(watch, names, draw) {
-watch(names, draw);
-draw();
-}
-function drawList(element, props, watch, row) {
-const root = element.firstElementChild;
-watchProps(watch, ["value"], () => {
-const since = performance.now();
-root.replaceChildren(...((props.value && props.value.items) || []).map(row));
-markDrawn(element, props.value && props.value.id, since);
-});
-}
 function downloadFile(blob, name) {
 const link = make("a", { href: URL.createObjectURL(blob), download: name });
 document.body.append(link);
@@ -150,65 +88,6 @@ const start = new Uint8Array(10 + head.length);
 start.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, head.length & 255, head.length >> 8]);
 for (let i = 0; i < head.length; i++) start[10 + i] = head.charCodeAt(i);
 return new Blob([start, new Float32Array(values)], { type: "application/octet-stream" });
-}
-const COLOR_MAPS = {
-magma:
-"AAAEAQAFAQEGAQEIAgEJAgILAgINAwMPAwMSBAQUBQQWBgUYBgUaBwYcCAceCQcgCggiCwkkDAkmDQopDgsrEAstEQwvEg0xEw00FA42FQ44Fg87" +
-"GA89GRA/GhBCHBBEHRFHHhFJIBFLIRFOIhFQJBJTJRJVJxJYKRFaKhFcLBFfLRFhLxFjMRFlMxBnNBBpNhBrOBBsOQ9uOw9wPQ9xPw9yQA90Qg91" +
-"RA92RRB3RxB4SRB4ShB5TBF6ThF7TxJ7URJ8UhN8VBN9VhR9VxV+WRV+WhZ+XBZ/XRd/Xxh/YBiAYhmAZBqAZRqAZxuAaByBahyBax2BbR2Bbh6B" +
-"cB+Bch+BcyCBdSGBdiGBeCKBeSKCeyOCfCOCfiSCgCWCgSWBgyaBhCaBhieBiCeBiSiBiymBjCmBjiqBkCqBkSuBkyuAlCyAliyAmC2AmS2Amy5/" +
-"nC5/ni9/oC9/oTB+ozB+pTF+pjF9qDJ9qjN9qzN8rTR8rjR7sDV7sjV7szZ6tTZ6tzd5uDd5ujh4vDl4vTl3vzp3wDp2wjt1xDx1xTx0xz1zyD5z" +
-"yj5yzD9xzUBxz0Bw0EFv0kJv00Nu1URt1kVs2EVs2UZr20dq3Ehp3klo30po4Exn4k1m405l5E9k5VBk51Jj6FNi6VRi6lZh61dg7Fhg7Vpf7lte" +
-"711e8F9e8WBd8mJd8mRc82Vc9Gdc9Glc9Wtc9mxc9m5c93Bc93Jc+HRc+HZc+Xhd+Xld+Xtd+n1e+n9e+oFf+4Nf+4Vg+4dh/Ilh/Ipi/Ixj/I5k" +
-"/JBl/ZJm/ZRn/ZZo/Zhp/Zpq/Ztr/p1s/p9t/qFu/qNv/qVx/qdy/qlz/qp0/qx2/q53/rB4/rJ6/rR7/rZ8/rd+/rl//ruB/r2C/r+E/sGF/sKH" +
-"/sSI/saK/siM/sqN/syP/s2Q/s+S/tGU/tOV/tWX/teZ/tia/dqc/dye/d6g/eCh/eKj/eOl/eWn/eep/emq/eus/Oyu/O6w/PCy/PK0/PS2/Pa4" +
-"/Pe5/Pm7/Pu9/P2/",
-viridis:
-"RAFURAJWRQRXRQVZRgdaRghcRgpdRgteRw1gRw5hRxBjRxFkRxNlSBRnSBZoSBdpSBhqSBpsSBttSBxuSB1vSB9wSCBxSCFzSCN0SCR1SCV2SCZ3" +
-"SCh4SCl5Ryp6Ryx6Ry17Ry58Ry99RjB+RjJ+RjN/RjSARTWBRTeBRTiCRDmDRDqDRDuEQz2EQz6FQj+FQkCGQkGGQUKHQUSHQEWIQEaIP0eIP0iJ" +
-"PkmJPkqJPkyKPU2KPU6KPE+KPFCLO1GLO1KLOlOLOlSMOVWMOVaMOFiMOFmMN1qMN1uNNlyNNl2NNV6NNV+NNGCNNGGNM2KNM2ONMmSOMmWOMWaO" +
-"MWeOMWiOMGmOMGqOL2uOL2yOLm2OLm6OLm+OLXCOLXGOLHGOLHKOLHOOK3SOK3WOKnaOKneOKniOKXmOKXqOKXuOKHyOKH2OJ36OJ3+OJ4COJoGO" +
-"JoKOJoKOJYOOJYSOJYWOJIaOJIeOI4iOI4mOI4qNIouNIoyNIo2NIY6NIY+NIZCNIZGMIJKMIJKMIJOMH5SMH5WLH5aLH5eLH5iLH5mKH5qKHpuK" +
-"HpyJHp2JH56JH5+IH6CIH6GIH6GHH6KHIKOGIKSGIaWFIaaFIqeFIqiEI6mDJKqDJauCJayCJq2BJ62BKK6AKa9/KrB/LLF+LbJ9LrN8L7R8MbV7" +
-"MrZ6NLZ5Nbd5N7h4OLl3Orp2O7t1Pbx0P7xzQL1yQr5xRL9wRsBvSMFuSsFtTMJsTsNrUMRqUsVpVMVoVsZnWMdlWshkXMhjXsliYMpgY8tfZcte" +
-"Z8xcac1bbM1abs5YcM9Xc9BWddBUd9FTetFRfNJQf9NOgdNNhNRLhtVJidVIi9ZGjtZFkNdDk9dBldhAmNg+m9k8ndk7oNo5oto3pds2qNs0qtwy" +
-"rdwwsN0vst0ttd4ruN4put4ovd8mwN8lwt8jxeAhyOAgyuEfzeEd0OEc0uIb1eIa2OIZ2uMZ3eMY3+MY4uQY5eQZ5+QZ6uUa7OUb7+Uc8eUd9OYe" +
-"9uYg+OYh++cj/ecl",
-signed:
-"KHrrKHrrKnvrK3zrLX3rL37sMH/sMoDsNIHsNoLsN4PsOYTtO4btPIftPojtQIntQYrtQ4vuRYzuRo3uSI7uSo/uTJDuTZHuT5LvUZPvUpTvVJXv" +
-"VpbvV5fvWZjwW5nwXJrwXpzwYJ3wYp7wY5/xZaDxZ6HxaKLxaqPxbKTxbaXxb6bycafycqjydKnydqryeKvyeazze63zfa7zfq/zgLDzgrLzg7P0" +
-"hbT0h7X0iLb0irf0jLj0jrn0j7r1kbv1k7z1lL31lr71mL/1mcD2m8H2ncL2n8P2oMT2osX2pMb2pcf3p8n3qcr3qsv3rMz3rs33r874sc/4s9D4" +
-"tdH4ttL4uNP4utT5u9X5vdb5v9f5wNj5wtn5xNr5xdv6x9z6yd36y9/6zOD6zuH60OL70eP70+T71eX71ub72Of72uj82+n83er83+v84ez84u38" +
-"5O785u/95/D96fH96/L97PP97vX98Pb+8ff+8/j+9fn+9/r++Pv++vz//P3//f7///////39//z8/vr6/vn4/vf3/vX1/vTz/fLx/fDw/e/u/e3s" +
-"/Ozr/Orp/Ojn/Ofm/OXk++Ti++Lh++Df+9/d+93b+tva+trY+tjW+tfV+dXT+dPR+dLQ+dDO+c/M+M3L+MvJ+MrH+MjF+MfE98XC98PA98K/98C9" +
-"9r679r269ru49rq29ri19baz9bWx9bOv9bKu9bCs9K6q9K2p9Kun9Kml9Kik86ai86Wg86Of86Gd8qCb8p6Z8p2Y8puW8pmU8ZiT8ZaR8ZSP8ZOO" +
-"8ZGM8JCK8I6I8IyH8IuF74mD74iC74aA74R+74N97oF77n957n547nx27nt07Xly7Xdx7XZv7XRt7XNs7HFq7G9o7G5n7Gxl62pj62li62dg62Ze" +
-"62Rc6mJb6mFZ6l9X6l5W6lxU6VpS6VlR6VdP6VZN6FRM6FJK6FFI6E9G6E1F50xD50pB50lA50c+50U85kQ75kI55kE35j825T005Twy5Tow5Tgv" +
-"5Tct5DUr5DQq5DIo",
-};
-const BLUE = [40, 122, 235];
-const RED = [228, 50, 40];
-const LUMA = [0.2126, 0.7152, 0.0722];
-const RULE = {
-fine: 1024,
-rough: 0.1,
-coarse_color: 0.15,
-coarse_light: 0.8,
-fine_color: 0,
-fine_light: 0.45,
-strength: 0.9,
-curve: 0.65,
-low_line: 0.5,
-high_line: 0.8,
-line: 0.002777777777777778,
-halo: 0.55,
-full: 0.995,
-blur: 0.004464285714285714,
-signed_blur: 0.013392857142857142,
-};
-const tables = {};
-function table(name) {
-return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
 }
 function unpackMap(packed) {
 return { ...packed, values: floats(packed) };
@@ -317,6 +196,96 @@ best = i;
 }
 });
 return [Math.floor(best / map.w), best % map.w];
+}
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
+const cellAt = (x, y, { h, w }) => [stay(Math.floor(y * h), h), stay(Math.floor(x * w), w)];
+const centerOf = (row, column, { h, w }) => [(column + 0.5) / w, (row + 0.5) / h];
+function positionIn(element, { clientX, clientY }) {
+const { left, top, width, height } = element.getBoundingClientRect();
+return [(clientX - left) / width, (clientY - top) / height];
+}
+function followCells(canvas, { map, cell, over, mark, leave, start = peak }) {
+canvas.addEventListener("pointermove", (event) => over(...positionIn(canvas, event)));
+canvas.addEventListener("pointerdown", (event) => over(...positionIn(canvas, event)));
+canvas.addEventListener("pointerleave", ({ pointerType }) => {
+if (document.activeElement !== canvas && pointerType !== "touch") leave();
+});
+canvas.addEventListener("blur", leave);
+canvas.addEventListener("focus", () => {
+if (!map() || cell() || !canvas.matches(":focus-visible")) return;
+const [row, column] = start(map());
+mark(row, column);
+});
+canvas.addEventListener("keydown", (event) => {
+const step = STEPS[event.key],
+found = map();
+if (!step || !found || event.ctrlKey || event.metaKey || event.altKey) return;
+event.preventDefault();
+event.stopPropagation();
+const [row, column] = cell() || start(found),
+far = event.shiftKey ? Math.max(1, Math.round(found.w / 16)) : 1;
+mark(stay(row + far * step[0], found.h), stay(column + far * step[1], found.w));
+});
+}
+const COLOR_MAPS = {
+magma:
+"AAAEAQAFAQEGAQEIAgEJAgILAgINAwMPAwMSBAQUBQQWBgUYBgUaBwYcCAceCQcgCggiCwkkDAkmDQopDgsrEAstEQwvEg0xEw00FA42FQ44Fg87" +
+"GA89GRA/GhBCHBBEHRFHHhFJIBFLIRFOIhFQJBJTJRJVJxJYKRFaKhFcLBFfLRFhLxFjMRFlMxBnNBBpNhBrOBBsOQ9uOw9wPQ9xPw9yQA90Qg91" +
+"RA92RRB3RxB4SRB4ShB5TBF6ThF7TxJ7URJ8UhN8VBN9VhR9VxV+WRV+WhZ+XBZ/XRd/Xxh/YBiAYhmAZBqAZRqAZxuAaByBahyBax2BbR2Bbh6B" +
+"cB+Bch+BcyCBdSGBdiGBeCKBeSKCeyOCfCOCfiSCgCWCgSWBgyaBhCaBhieBiCeBiSiBiymBjCmBjiqBkCqBkSuBkyuAlCyAliyAmC2AmS2Amy5/" +
+"nC5/ni9/oC9/oTB+ozB+pTF+pjF9qDJ9qjN9qzN8rTR8rjR7sDV7sjV7szZ6tTZ6tzd5uDd5ujh4vDl4vTl3vzp3wDp2wjt1xDx1xTx0xz1zyD5z" +
+"yj5yzD9xzUBxz0Bw0EFv0kJv00Nu1URt1kVs2EVs2UZr20dq3Ehp3klo30po4Exn4k1m405l5E9k5VBk51Jj6FNi6VRi6lZh61dg7Fhg7Vpf7lte" +
+"711e8F9e8WBd8mJd8mRc82Vc9Gdc9Glc9Wtc9mxc9m5c93Bc93Jc+HRc+HZc+Xhd+Xld+Xtd+n1e+n9e+oFf+4Nf+4Vg+4dh/Ilh/Ipi/Ixj/I5k" +
+"/JBl/ZJm/ZRn/ZZo/Zhp/Zpq/Ztr/p1s/p9t/qFu/qNv/qVx/qdy/qlz/qp0/qx2/q53/rB4/rJ6/rR7/rZ8/rd+/rl//ruB/r2C/r+E/sGF/sKH" +
+"/sSI/saK/siM/sqN/syP/s2Q/s+S/tGU/tOV/tWX/teZ/tia/dqc/dye/d6g/eCh/eKj/eOl/eWn/eep/emq/eus/Oyu/O6w/PCy/PK0/PS2/Pa4" +
+"/Pe5/Pm7/Pu9/P2/",
+viridis:
+"RAFURAJWRQRXRQVZRgdaRghcRgpdRgteRw1gRw5hRxBjRxFkRxNlSBRnSBZoSBdpSBhqSBpsSBttSBxuSB1vSB9wSCBxSCFzSCN0SCR1SCV2SCZ3" +
+"SCh4SCl5Ryp6Ryx6Ry17Ry58Ry99RjB+RjJ+RjN/RjSARTWBRTeBRTiCRDmDRDqDRDuEQz2EQz6FQj+FQkCGQkGGQUKHQUSHQEWIQEaIP0eIP0iJ" +
+"PkmJPkqJPkyKPU2KPU6KPE+KPFCLO1GLO1KLOlOLOlSMOVWMOVaMOFiMOFmMN1qMN1uNNlyNNl2NNV6NNV+NNGCNNGGNM2KNM2ONMmSOMmWOMWaO" +
+"MWeOMWiOMGmOMGqOL2uOL2yOLm2OLm6OLm+OLXCOLXGOLHGOLHKOLHOOK3SOK3WOKnaOKneOKniOKXmOKXqOKXuOKHyOKH2OJ36OJ3+OJ4COJoGO" +
+"JoKOJoKOJYOOJYSOJYWOJIaOJIeOI4iOI4mOI4qNIouNIoyNIo2NIY6NIY+NIZCNIZGMIJKMIJKMIJOMH5SMH5WLH5aLH5eLH5iLH5mKH5qKHpuK" +
+"HpyJHp2JH56JH5+IH6CIH6GIH6GHH6KHIKOGIKSGIaWFIaaFIqeFIqiEI6mDJKqDJauCJayCJq2BJ62BKK6AKa9/KrB/LLF+LbJ9LrN8L7R8MbV7" +
+"MrZ6NLZ5Nbd5N7h4OLl3Orp2O7t1Pbx0P7xzQL1yQr5xRL9wRsBvSMFuSsFtTMJsTsNrUMRqUsVpVMVoVsZnWMdlWshkXMhjXsliYMpgY8tfZcte" +
+"Z8xcac1bbM1abs5YcM9Xc9BWddBUd9FTetFRfNJQf9NOgdNNhNRLhtVJidVIi9ZGjtZFkNdDk9dBldhAmNg+m9k8ndk7oNo5oto3pds2qNs0qtwy" +
+"rdwwsN0vst0ttd4ruN4put4ovd8mwN8lwt8jxeAhyOAgyuEfzeEd0OEc0uIb1eIa2OIZ2uMZ3eMY3+MY4uQY5eQZ5+QZ6uUa7OUb7+Uc8eUd9OYe" +
+"9uYg+OYh++cj/ecl",
+signed:
+"KHrrKHrrKnvrK3zrLX3rL37sMH/sMoDsNIHsNoLsN4PsOYTtO4btPIftPojtQIntQYrtQ4vuRYzuRo3uSI7uSo/uTJDuTZHuT5LvUZPvUpTvVJXv" +
+"VpbvV5fvWZjwW5nwXJrwXpzwYJ3wYp7wY5/xZaDxZ6HxaKLxaqPxbKTxbaXxb6bycafycqjydKnydqryeKvyeazze63zfa7zfq/zgLDzgrLzg7P0" +
+"hbT0h7X0iLb0irf0jLj0jrn0j7r1kbv1k7z1lL31lr71mL/1mcD2m8H2ncL2n8P2oMT2osX2pMb2pcf3p8n3qcr3qsv3rMz3rs33r874sc/4s9D4" +
+"tdH4ttL4uNP4utT5u9X5vdb5v9f5wNj5wtn5xNr5xdv6x9z6yd36y9/6zOD6zuH60OL70eP70+T71eX71ub72Of72uj82+n83er83+v84ez84u38" +
+"5O785u/95/D96fH96/L97PP97vX98Pb+8ff+8/j+9fn+9/r++Pv++vz//P3//f7///////39//z8/vr6/vn4/vf3/vX1/vTz/fLx/fDw/e/u/e3s" +
+"/Ozr/Orp/Ojn/Ofm/OXk++Ti++Lh++Df+9/d+93b+tva+trY+tjW+tfV+dXT+dPR+dLQ+dDO+c/M+M3L+MvJ+MrH+MjF+MfE98XC98PA98K/98C9" +
+"9r679r269ru49rq29ri19baz9bWx9bOv9bKu9bCs9K6q9K2p9Kun9Kml9Kik86ai86Wg86Of86Gd8qCb8p6Z8p2Y8puW8pmU8ZiT8ZaR8ZSP8ZOO" +
+"8ZGM8JCK8I6I8IyH8IuF74mD74iC74aA74R+74N97oF77n957n547nx27nt07Xly7Xdx7XZv7XRt7XNs7HFq7G9o7G5n7Gxl62pj62li62dg62Ze" +
+"62Rc6mJb6mFZ6l9X6l5W6lxU6VpS6VlR6VdP6VZN6FRM6FJK6FFI6E9G6E1F50xD50pB50lA50c+50U85kQ75kI55kE35j825T005Twy5Tow5Tgv" +
+"5Tct5DUr5DQq5DIo",
+};
+const BLUE = [40, 122, 235];
+const RED = [228, 50, 40];
+const LUMA = [0.2126, 0.7152, 0.0722];
+const RULE = {
+fine: 1024,
+rough: 0.1,
+coarse_color: 0.15,
+coarse_light: 0.8,
+fine_color: 0,
+fine_light: 0.45,
+strength: 0.9,
+curve: 0.65,
+low_line: 0.5,
+high_line: 0.8,
+line: 0.002777777777777778,
+halo: 0.55,
+full: 0.995,
+blur: 0.004464285714285714,
+signed_blur: 0.013392857142857142,
+};
+const tables = {};
+function table(name) {
+return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
 }
 const FINEST = 4096;
 const WEIGHTS = Float32Array.from({ length: FINEST + 1 }, (_, i) => RULE.strength * (i / FINEST) ** RULE.curve);
@@ -449,9 +418,13 @@ Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps 
 return pixels;
 }
 function drawBar(canvas, rendering) {
+paintPixels(canvas, canvas.width, 1, (pixels) => bar(pixels, rendering));
+}
+function paintPixels(canvas, width, height, fill) {
+[canvas.width, canvas.height] = [width, height];
 const context = canvas.getContext("2d"),
-pixels = context.createImageData(canvas.width, 1);
-bar(pixels.data, rendering);
+pixels = context.createImageData(width, height);
+fill(pixels.data);
 context.putImageData(pixels, 0, 0);
 }
 const MAX_SIDE = 2560;
@@ -473,7 +446,7 @@ this.plain.width = 0;
 }
 }
 class Surface {
-constructor(canvas) {
+constructor(canvas, repaint = null) {
 this.canvas = canvas;
 this.image = null;
 this.rendering = null;
@@ -482,6 +455,7 @@ this.faded = null;
 this.timer = 0;
 this.mixed = [1, {}];
 this.layers = this.own;
+if (repaint) new ResizeObserver(() => this.fit() && repaint()).observe(canvas);
 }
 get ratio() {
 return this.image ? this.image.naturalHeight / this.image.naturalWidth : 1;
@@ -633,12 +607,14 @@ image.onerror = () => resolve(null);
 image.src = source;
 });
 }
+function roundUp(value) {
+const power = 10 ** Math.floor(Math.log10(value));
+return power * ([1, 2, 5].find((factor) => factor * power >= value * (1 - 1e-9)) || 10);
+}
 function roundTicks(low, high, most = 5) {
 if (!(high > low) || !Number.isFinite(high - low)) return [];
-const least = (high - low) / most,
-power = 10 ** Math.floor(Math.log10(least));
-const step = power * ([1, 2, 5].find((factor) => factor * power >= least * (1 - 1e-9)) || 10);
-const first = Math.ceil(low / step - 1e-9),
+const step = roundUp((high - low) / most),
+first = Math.ceil(low / step - 1e-9),
 last = Math.floor(high / step + 1e-9);
 return Array.from({ length: last - first + 1 }, (_, k) => {
 const value = Number(((first + k) * step).toPrecision(12));
@@ -665,7 +641,7 @@ this.unit = unit;
 this.terms = terms;
 this.cell = null;
 this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-this.surface = new Surface(this.canvas);
+this.surface = new Surface(this.canvas, () => this.paint());
 this.surface.image = image;
 this.makeControls();
 this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
@@ -686,32 +662,27 @@ const limit = (name) =>
 make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
 this.low = limit("low");
 this.high = limit("high");
-this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+this.reset = make("button", { text: terms.reset, onclick: () => this.setLimits(null) });
 const opacity = make("label", {}, this.shareName, this.share);
 const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
 this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);
 }
 listen() {
 const { canvas } = this;
-canvas.addEventListener("pointermove", (event) => {
-const rect = canvas.getBoundingClientRect();
-const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
+followCells(canvas, {
+map: () => this.map,
+cell: () => this.cell,
+start: ({ h, w }) => [Math.floor(h / 2), Math.floor(w / 2)],
+over: (x, y) => {
 if (this.mode.value === "swipe") {
 this.share.value = String(x);
 this.mix();
 }
-this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
+this.point(...cellAt(x, y, this.map));
+},
+mark: (row, column) => this.point(row, column),
+leave: () => this.point(null),
 });
-canvas.addEventListener("pointerleave", () => this.point(null));
-canvas.addEventListener("keydown", (event) => {
-const step = STEPS[event.key];
-if (!step) return;
-event.preventDefault();
-event.stopPropagation();
-const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
-this.point(row + step[0], column + step[1]);
-});
-new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
 }
 widen() {
 for (const field of [this.low, this.high]) field.style.width = `${Math.max(6, field.value.length) + 1}ch`;
@@ -753,8 +724,7 @@ this.share.disabled = mode === "photograph" || mode === "map";
 this.surface.mix(hasDivider ? 1 : share, { mode, split: share });
 }
 point(row, column) {
-const { h, w } = this.map;
-this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+this.cell = row === null ? null : [row, column];
 this.read.textContent = this.cell ? describeCell(this.terms, this.map, this.cell[0], this.cell[1], this.unit) : "";
 }
 }

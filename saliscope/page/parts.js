@@ -10,8 +10,8 @@ import { state, subscribe, update, change } from "./store.js";
  * @property {string} id of its element
  * @property {string} module the script that draws it
  * @property {Record<string, any>} props texts and other fixed values, and `value`, the data from the server
- * @property {[string[], () => void][]} watchers what to call after changes of which props
  * @property {boolean} started
+ * @property {Draw | void} draw
  */
 
 /**
@@ -21,9 +21,36 @@ import { state, subscribe, update, change } from "./store.js";
  * @param {Record<string, any>} props of the part; `value` and others change
  * @param {(event: string, data?: object) => void} trigger handles an event of the part: "change" changes settings of the
  *   page by name and asks for their answer, and any other event goes to the handler of the part on the server
- * @param {(names: string[], listener: () => void) => void} watch calls the listener after changes of these props
- * @returns {void}
+ * @returns {Draw | void}
  */
+
+/**
+ * Draws the value of a part: at its start, and whenever a message changes the part.
+ * @callback Draw
+ * @param {any} value
+ * @returns {any} `false`, or a promise of it, if the part does not show this value yet, or if it calls `markDrawn` itself
+ */
+
+/** A part that a class draws; its method `receive` is a `Draw`. */
+export class Component {
+  constructor(element, props, trigger) {
+    this.element = element;
+    this.root = element.firstElementChild;
+    this.props = props;
+    this.terms = props.terms;
+    this.trigger = trigger;
+  }
+}
+
+/**
+ * Return the function that mounts a component.
+ * @param {new (...given: any[]) => Component & {receive: Draw}} Type
+ * @returns {Mount}
+ */
+export const mountClass = (Type) => (element, props, trigger) => {
+  const component = new Type(element, props, trigger);
+  return (value) => component.receive(value);
+};
 
 /** @type {Map<string, Part>} */
 const parts = new Map();
@@ -48,7 +75,7 @@ export function startParts(modules, props, trigger, watch, record) {
   recordClick = record;
   for (const { id, module, value, props: fixed } of JSON.parse(forPointer(props.parts))) {
     const stored = window.saliscope?.stored?.props[id];
-    parts.set(id, { id, module, props: { ...fixed, value, ...stored }, watchers: [], started: false });
+    parts.set(id, { id, module, props: { ...fixed, value, ...stored }, started: false, draw: undefined });
   }
   update(window.saliscope?.stored?.state || {});
   watch(["value"], () => {
@@ -65,9 +92,35 @@ export function startVisible() {
   for (const part of found) part.started = true;
   for (const part of found) {
     const trigger = (event, data = {}) => act(part, event, data);
-    const watch = (names, listener) => part.watchers.push([names, listener]);
-    mounts[part.module](document.getElementById(part.id), part.props, trigger, watch);
+    part.draw = mounts[part.module](document.getElementById(part.id), part.props, trigger);
+    drawPart(part);
   }
+}
+
+/**
+ * Draw the value of a part, and mark it as drawn when it is.
+ * @param {Part} part
+ */
+function drawPart({ id, props, draw }) {
+  if (!draw) return;
+  const since = performance.now(),
+    { value } = props,
+    finish = (drawn) => drawn === false || markDrawn(document.getElementById(id), value?.id, since);
+  const drawn = draw(value);
+  if (drawn instanceof Promise) drawn.then(finish);
+  else finish(drawn);
+}
+
+/**
+ * Mark a part with the id of its answer and the drawing time; tests wait for it.
+ * @param {Element} element
+ * @param {?number} id
+ * @param {number} since the start in milliseconds
+ */
+export function markDrawn(element, id, since) {
+  element.dataset.id = String(id ?? "");
+  change("drawn", { [element.id]: Number(id || 0) });
+  element.dataset.ms = (performance.now() - since).toFixed(1);
 }
 
 /** Show a message of the server. */
@@ -87,7 +140,7 @@ function receive(message) {
   for (const { part, props } of changed) Object.assign(part.props, props);
   const { answered: answer, ...rest } = message.state;
   updateState(rest);
-  for (const { part, props } of changed) notify(part, Object.keys(props));
+  for (const { part, props } of changed) if (Object.keys(props).length) drawPart(part);
   if (answer) answered = JSON.stringify(settings());
   updateState({ answered: answer }); // last, because it lets parts ask for what follows
 }
@@ -109,10 +162,6 @@ function updateState(values) {
     if (field) change(name, { [field]: value });
     else update({ [name]: value });
   }
-}
-
-function notify({ watchers }, names) {
-  for (const [watched, listener] of watchers) if (watched.some((name) => names.includes(name))) listener();
 }
 
 /** Return the id of the newest message. The ids of answers that come later are larger. */
@@ -150,7 +199,7 @@ export function setSettings({ model, layer, target, method, pin, bands, ...optio
 
 function set(id, value) {
   parts.get(id).props.value = value;
-  notify(parts.get(id), ["value"]);
+  drawPart(parts.get(id));
 }
 
 /** Handle an event of a part: most ask the server, and a choice changes the settings and asks for their answer. */
@@ -196,12 +245,12 @@ export function askAddress(data) {
 function question(event, data, dims = true) {
   number = Math.max(number + 1, Math.round(performance.now()));
   if (dims) update({ asked: number });
-  send({ part: "hl-page", event, data, form: settings(), number, crops: heldCrops() });
+  request("hl-page", event, data, number);
 }
 
 /** Ask the server for something of one part. */
-function request(part, event, data) {
-  send({ part, event, data, form: settings(), number: Math.round(performance.now()), crops: heldCrops() });
+function request(part, event, data, count = Math.round(performance.now())) {
+  send({ part, event, data, form: settings(), number: count, crops: heldCrops() });
 }
 
 /**

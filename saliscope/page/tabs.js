@@ -1,6 +1,7 @@
 // The views of the page and the tabs inside a view: sections of which one is visible.
 import { startVisible } from "./parts.js";
 import { update } from "./store.js";
+import { make } from "./wire.js";
 
 const sections = () => /** @type {HTMLElement[]} */ ([...document.querySelectorAll("#hl-tabs > [data-tab]")]);
 
@@ -30,10 +31,18 @@ export function showOnly(all, id) {
   startVisible();
 }
 
-/** Move the focus in a list of tabs with the arrow keys, and select the focused tab. */
-export function moveByKeys(buttons, select) {
+/**
+ * Create a list of tabs, in which arrow keys move the focus and select.
+ * @param {Record<string, any>} attributes of the list
+ * @param {{id: string, text: string, label?: string}[]} items
+ * @param {(id: string) => void} select
+ */
+export function makeTabList(attributes, items, select) {
+  const buttons = items.map(({ id, text, label }) =>
+    make("button", { role: "tab", "data-view": id, text, "aria-label": label, onclick: () => select(id) }),
+  );
   const steps = { ArrowRight: 1, ArrowLeft: -1 };
-  return (event) => {
+  const onkeydown = (event) => {
     const at = buttons.indexOf(event.target),
       ends = { Home: 0, End: buttons.length - 1 }[event.key];
     if (at < 0 || (ends === undefined && !steps[event.key])) return;
@@ -42,4 +51,14 @@ export function moveByKeys(buttons, select) {
     next.focus();
     select(next.dataset.view);
   };
+  /** Mark the selected tab; if it is not among them, the first one can be focused. */
+  const mark = (id) => {
+    const isListed = items.some((item) => item.id === id);
+    buttons.forEach((button, k) => {
+      const isSelected = button.dataset.view === id;
+      button.setAttribute("aria-selected", String(isSelected));
+      button.tabIndex = isSelected || (!isListed && k === 0) ? 0 : -1;
+    });
+  };
+  return { root: make("div", { role: "tablist", onkeydown, ...attributes }, ...buttons), mark };
 }

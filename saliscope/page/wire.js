@@ -1,5 +1,4 @@
 // Decodes the wire format of the page, and creates elements whose text is never interpreted as markup.
-import { change } from "./store.js";
 
 /**
  * Decode a base64 string; the plain loop is 25 times faster than Uint8Array.from with a callback.
@@ -42,7 +41,7 @@ export function floats(packed) {
 }
 
 /**
- * Create an element.
+ * Create an element. A button submits no form, unless its type says so.
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {Record<string, any>} attributes also listeners as `onclick`, and `text`, which is never interpreted as markup
@@ -51,14 +50,20 @@ export function floats(packed) {
  */
 export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
+  if (tag === "button") node.setAttribute("type", tag);
+  setAttributes(node, attributes);
+  node.append(...children);
+  return node;
+}
+
+/** Set the attributes of an element, as for `make`. */
+export function setAttributes(node, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") node.textContent = value;
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children);
-  return node;
 }
 
 /**
@@ -69,7 +74,7 @@ export function make(tag, attributes = {}, ...children) {
  * @returns {HTMLButtonElement}
  */
 export function makeButton(text, onclick, more = {}) {
-  return make("button", { type: "button", class: "hl-button", text, onclick, ...more });
+  return make("button", { class: "hl-button", text, onclick, ...more });
 }
 
 /**
@@ -79,7 +84,7 @@ export function makeButton(text, onclick, more = {}) {
  * @param {Record<string, any>} more
  */
 export function makeSymbolButton(symbol, onclick, more = {}) {
-  return make("button", { type: "button", class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
+  return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
 }
 
 /**
@@ -136,45 +141,6 @@ export function formatExact(value) {
 export function describeCell(terms, { values, h, w }, row, column, unit) {
   const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
   return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
-}
-
-/**
- * Mark a part with the id of its answer and the drawing time; tests wait for it.
- * @param {Element} element
- * @param {?number} id
- * @param {number} since the start in milliseconds
- */
-export function markDrawn(element, id, since) {
-  element.dataset.id = String(id ?? "");
-  change("drawn", { [element.id]: Number(id || 0) });
-  element.dataset.ms = (performance.now() - since).toFixed(1);
-}
-
-/**
- * Run `draw` now and on every change of the named props: a part in a view may start after its value arrived.
- * @param {(names: string[], listener: () => void) => void} watch
- * @param {string[]} names
- * @param {() => void} draw
- */
-export function watchProps(watch, names, draw) {
-  watch(names, draw);
-  draw();
-}
-
-/**
- * Draw one row for each item of the value, on every change.
- * @param {Element} element
- * @param {Record<string, any>} props with `value`: its `id` and `items`
- * @param {(names: string[], listener: () => void) => void} watch
- * @param {(item: Record<string, any>) => Element} row
- */
-export function drawList(element, props, watch, row) {
-  const root = element.firstElementChild;
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    root.replaceChildren(...((props.value && props.value.items) || []).map(row));
-    markDrawn(element, props.value && props.value.id, since);
-  });
 }
 
 /**

@@ -1,12 +1,14 @@
 // How the value of a clicked cell is computed: operations, patch and kernel, largest products, and the strongest path.
 import { colorImage, colorRange, heat, kernelList } from "./heat.js";
 import { state, subscribe } from "../store.js";
-import { floats, make, markDrawn, watchProps } from "../wire.js";
+import { Component } from "../parts.js";
+import { makeLabel, makeRow, makeTable } from "../shared/elements.js";
+import { StatusLine } from "../shared/status_line.js";
+import { floats, make } from "../wire.js";
 
 const LARGE = 20; // CSS pixels of a square of a color image
 
-const row = ([name, ...texts]) =>
-  make("tr", {}, make("th", { scope: "row", text: name }), ...texts.map((text) => make("td", { text })));
+const rows = (lines) => lines.map(([name, ...texts]) => makeRow(name, texts));
 
 /** @type {Panel} the one of the page */
 let panel = null;
@@ -18,17 +20,13 @@ let panel = null;
  */
 export const traceCell = (channel, cell) => panel.request(channel, cell);
 
-class Panel {
+class Panel extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.terms = props.terms;
-    this.trigger = trigger;
-    this.value = null;
+    super(element, props, trigger);
     this.title = make("h2", { class: "hl-title", text: this.terms.title });
-    this.line = make("p", { class: "hl-line", role: "status" });
+    this.status = new StatusLine("");
     this.body = make("div", { class: "hl-arithmetic-body" });
-    this.root = element.firstElementChild;
-    this.root.replaceChildren(this.title, this.line, this.body);
+    this.root.replaceChildren(this.title, this.status.line, this.body);
     this.root.hidden = true;
     subscribe(["channels", "question"], () => this.mark());
   }
@@ -37,14 +35,9 @@ class Panel {
     this.wanted = [channel, cell];
     this.root.hidden = false;
     this.asked = state.question?.id;
-    this.say(this.terms.waiting);
+    this.status.say("", this.terms.waiting);
     this.body.dataset.old = "true";
     this.trigger("submit", { channel, cell });
-  }
-
-  say(text, kind = "") {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
   }
 
   /** Hide the panel of another channel, and mark one of former settings. */
@@ -58,37 +51,29 @@ class Panel {
   }
 
   receive(value) {
-    const since = performance.now();
     if (value && this.wanted && String([value.channel, value.cell]) === String(this.wanted)) {
-      if (value.refused) this.say(value.refused, "error");
+      if (value.refused) this.status.say("error", value.refused);
       else this.show(value);
     }
-    markDrawn(this.element, value?.id, since);
   }
 
   show(value) {
     const { terms } = this;
-    this.say(value.title);
+    this.status.say("", value.title);
     this.body.dataset.old = String(this.asked !== state.question?.id);
-    const operations = make("tbody", {}, ...value.rows.map((each) => row(each)));
-    const steps = make("table", { class: "hl-arithmetic-steps" }, operations);
-    const head = make("tr", {}, ...terms.columns.map((text) => make("th", { scope: "col", text })));
-    const products = make(
-      "table",
-      { class: "hl-arithmetic-products" },
-      make("thead", {}, head),
-      make("tbody", {}, ...value.products.map((each) => row(each))),
-    );
+    const steps = make("table", { class: "hl-arithmetic-steps" }, make("tbody", {}, ...rows(value.rows))),
+      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" });
     this.body.replaceChildren(
       make("div", {}, steps, make("p", { class: "hl-quiet", text: value.check })),
       make("div", {}, ...this.pictures(value)),
       make("div", {}, make("h3", { text: terms.largest }), products),
-      make("div", {}, make("h3", { text: terms.path }), this.path(value.path)),
+      make(
+        "div",
+        {},
+        make("h3", { text: terms.path }),
+        make("ol", {}, ...value.path.map((text) => make("li", { text }))),
+      ),
     );
-  }
-
-  path(parts) {
-    return make("ol", {}, ...parts.map((text) => make("li", { text })));
   }
 
   /** The patch, the kernel and the products of one input channel; all colors if the image is the input. */
@@ -121,7 +106,7 @@ class Panel {
       input.value = Number.isFinite(wanted) ? Math.min(last, Math.max(patch.first, wanted)) : patch.strongest;
       draw(Number(input.value));
     });
-    return [make("label", { class: "hl-arithmetic-channel" }, make("span", { text: this.terms.channel }), input)];
+    return [makeLabel(this.terms.channel, input, { class: "hl-arithmetic-channel" })];
   }
 
   colors(inputs, weights, width, kernels) {
@@ -143,7 +128,7 @@ class Panel {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   panel = new Panel(element, props, trigger);
-  watchProps(watch, ["value"], () => panel.receive(props.value));
+  return (value) => panel.receive(value);
 }

@@ -1,5 +1,6 @@
 // Small images of patches and kernels: one square for each number, or colors for three channels.
 import { table } from "../drawing/colors.js";
+import { paintPixels } from "../drawing/paint.js";
 import { formatValue, make } from "../wire.js";
 
 const CELL = 36; // px of a square with its number
@@ -50,14 +51,13 @@ function shorten(value) {
 export function colorImage(values, width, cell, [low, high]) {
   const plane = values.length / 3,
     height = plane / width;
-  const canvas = make("canvas", { width, height, class: "hl-arithmetic-color", style: `width:${width * cell}px` }),
-    context = canvas.getContext("2d"),
-    pixels = context.createImageData(width, height);
-  for (let k = 0; k < plane; k++) {
-    for (let c = 0; c < 3; c++) pixels.data[4 * k + c] = (255 * (values[c * plane + k] - low)) / (high - low);
-    pixels.data[4 * k + 3] = 255;
-  }
-  context.putImageData(pixels, 0, 0);
+  const canvas = make("canvas", { class: "hl-arithmetic-color", style: `width:${width * cell}px` });
+  paintPixels(canvas, width, height, (pixels) => {
+    for (let k = 0; k < plane; k++) {
+      for (let c = 0; c < 3; c++) pixels[4 * k + c] = (255 * (values[c * plane + k] - low)) / (high - low);
+      pixels[4 * k + 3] = 255;
+    }
+  });
   return canvas;
 }
 

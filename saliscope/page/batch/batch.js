@@ -3,19 +3,18 @@
 import { FileChooser } from "./files.js";
 import { state, subscribe, update } from "../store.js";
 import { selectTab } from "../tabs.js";
-import { fill, watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { fill, make, downloadFile, makeButton } from "../wire.js";
 
 const CHANNELS = "features"; // the tab that shows the index
 
-class Batch {
+class Batch extends Component {
   constructor(element, props, trigger) {
+    super(element, props, trigger);
     const { terms } = props;
-    this.element = element;
-    this.terms = terms;
-    this.trigger = trigger;
     this.report = "";
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+    this.status = new StatusLine(terms.progress);
     // The report is a separate page: it runs its own script and cannot access this one.
     const sandbox = "allow-scripts";
     this.frame = make("iframe", { class: "hl-many-frame", title: terms.frame, sandbox, hidden: true });
@@ -33,10 +32,10 @@ class Batch {
       "aria-label": terms.stop_name,
     });
     this.saveButton = makeButton(terms.save, () => this.save(), { disabled: true });
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       this.files.box,
       make("div", { class: "hl-many-tools" }, startButton, indexButton, this.stopButton, this.saveButton),
-      make("div", { class: "hl-many-say" }, this.line, this.bar, this.openButton),
+      make("div", { class: "hl-many-say" }, this.status.line, this.status.bar, this.openButton),
       this.frame,
     );
     subscribe(["indexed", "question"], () => this.checkModel());
@@ -70,31 +69,21 @@ class Batch {
   }
 
   showStatus({ kind, parts, fraction = null }) {
-    const { line, bar } = this;
-    line.replaceChildren(...parts.map((part) => make(part.strong ? "strong" : "span", { text: part.text })));
-    line.dataset.kind = kind;
-    line.setAttribute("aria-live", kind === "busy" ? "off" : "polite");
-    bar.hidden = fraction === null;
-    if (fraction !== null) bar.value = fraction;
+    this.status.say(kind, parts, fraction);
+    this.status.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite");
     this.element.dataset.state = kind;
     this.stopButton.disabled = kind !== "busy";
     this.frame.toggleAttribute("data-old", kind === "busy");
   }
 
-  render(value) {
-    const since = performance.now();
+  receive(value) {
     if (!value) return;
     this.showStatus(value);
     if (value.report) {
       this.report = this.frame.srcdoc = value.report;
       this.frame.hidden = this.saveButton.disabled = false;
     }
-    markDrawn(this.element, value.id, since);
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const batch = new Batch(element, props, trigger);
-  watchProps(watch, ["value"], () => batch.render(props.value));
-}
+export const mount = mountClass(Batch);

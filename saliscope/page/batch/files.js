@@ -2,6 +2,7 @@
 import { readImages } from "./archive.js";
 import { uploadFile } from "../shared/stored_images.js";
 import { update } from "../store.js";
+import { makeFileInput } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
 
 const AT_ONCE = 3; // parallel uploads
@@ -23,9 +24,10 @@ export class FileChooser {
     this.limits = limits;
     this.onMessage = onMessage;
     this.entries = [];
-    this.waiting = [];
-    this.sending = 0;
-    const input = make("input", { type: "file", multiple: true, hidden: true, accept: "image/*,.zip,application/zip" });
+    this.lanes = Array.from({ length: AT_ONCE }, () => Promise.resolve()); // of uploads, one after the other
+    this.lane = 0;
+    const kinds = { multiple: true, accept: "image/*,.zip,application/zip" },
+      input = makeFileInput(kinds, (files) => this.add(files));
     this.choose = makeButton(terms.choose, () => input.click());
     this.clear = makeButton(terms.clear, () => this.empty(), { hidden: true });
     this.tryExamples = makeButton(terms.examples, () => onExamples());
@@ -33,10 +35,6 @@ export class FileChooser {
     this.list = make("ul", { class: "hl-many-shown", tabindex: 0, "aria-label": terms.shown });
     const tools = make("div", { class: "hl-many-tools" }, this.choose, this.tryExamples, this.clear, this.count);
     this.box = make("div", { class: "hl-many-files" }, input, tools, this.list);
-    input.addEventListener("change", () => {
-      this.add([...input.files]);
-      input.value = "";
-    });
     this.listenForDrops();
   }
 
@@ -60,7 +58,7 @@ export class FileChooser {
 
   /** Wait for all uploads and return [server path, original name] pairs. */
   async upload() {
-    if (this.left) await new Promise((resolve) => this.waiting.push(resolve));
+    while (this.left) await Promise.all(this.lanes); // more may be added meanwhile
     return this.entries.map(({ path, file }) => [path, file.name]);
   }
 
@@ -76,7 +74,6 @@ export class FileChooser {
     this.clear.hidden = !all;
     this.tryExamples.hidden = all > 0;
     if (!left) update({ uploaded: entries.filter(({ url }) => url).map(({ path }) => path) });
-    if (!left) for (const resolve of this.waiting.splice(0)) resolve();
   }
 
   /** Return why the files cannot be added, or "". */
@@ -95,7 +92,6 @@ export class FileChooser {
     if (error) return;
     for (const file of files) this.append(file);
     this.describe();
-    while (this.sending < AT_ONCE && this.nextEntry()) this.send();
   }
 
   /** Add files from these addresses of this server. */
@@ -125,6 +121,8 @@ export class FileChooser {
       entry = { ...item, path: null, members: [] };
     this.list.append(entry.node);
     this.entries.push(entry);
+    this.lane = (this.lane + 1) % AT_ONCE;
+    this.lanes[this.lane] = this.lanes[this.lane].then(() => this.send(entry));
     if (!entry.url) readImages(file, this.limits).then((images) => this.appendMembers(entry, images));
   }
 
@@ -151,25 +149,18 @@ export class FileChooser {
       name.hidden = false;
     });
     const onclick = () => update({ steps: { files: this.images, at: this.images.indexOf(file) } });
-    return make("button", { type: "button", title, "aria-label": title, onclick }, image, name);
+    return make("button", { title, "aria-label": title, onclick }, image, name);
   }
 
-  nextEntry() {
-    return this.entries.find((entry) => !entry.path && !entry.started);
-  }
-
-  async send() {
-    this.sending += 1;
-    for (let next; (next = this.nextEntry());) {
-      next.started = true;
-      ({ path: next.path } = await uploadFile({ blob: next.file, name: next.file.name }));
-      if (!next.path && this.entries.includes(next)) {
-        this.onMessage(this.terms.failed.replace("{name}", next.file.name));
-        this.remove(next);
-      }
-      this.describe();
+  async send(entry) {
+    if (!this.entries.includes(entry)) return; // removed in the meantime
+    const { name } = entry.file;
+    ({ path: entry.path } = await uploadFile({ blob: entry.file, name }));
+    if (!entry.path && this.entries.includes(entry)) {
+      this.onMessage(this.terms.failed.replace("{name}", name));
+      this.remove(entry);
     }
-    this.sending -= 1;
+    this.describe();
   }
 
   remove(entry) {

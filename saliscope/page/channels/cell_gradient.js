@@ -6,7 +6,8 @@ import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { change, state } from "../store.js";
-import { watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { placeOf } from "../shared/elements.js";
+import { make, makeButton } from "../wire.js";
 
 let request = null;
 
@@ -24,7 +25,7 @@ export function explainCell(at) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild,
     { terms } = props;
   let value = null;
@@ -33,7 +34,7 @@ export function mount(element, props, trigger, watch) {
   const mark = make("div", { class: "hl-cell", hidden: true });
   const area = make("div", { class: "hl-channels-why-area" }, canvas, mark); // the part of the image, in a square
   const frame = make("div", { class: "hl-channels-why" }, area);
-  const surface = new Surface(canvas);
+  const surface = new Surface(canvas, () => value?.crop && surface.image && paint());
   const sort = makeButton(terms.here, () => sortHere(value.cell), { title: terms.here_title });
   root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line, sort);
   root.toggleAttribute("hidden", true);
@@ -46,28 +47,21 @@ export function mount(element, props, trigger, watch) {
     surface.paint(view(unpackMap(value.map), { signed: false }));
     surface.mix(1);
   };
-  new ResizeObserver(() => {
-    if (value?.crop && surface.image) paint();
-  }).observe(canvas);
-  watchProps(watch, ["value"], async () => {
-    const since = performance.now(),
-      given = props.value;
+  return async (given) => {
     if (!given?.crop) {
       value = given;
       root.toggleAttribute("hidden", true);
-      return markDrawn(element, given?.id, since);
+      return;
     }
     const image = await loadImage(given.crop.src);
-    if (props.value !== given) return;
+    if (props.value !== given) return false;
     [value, surface.image] = [given, image];
     root.toggleAttribute("hidden", false);
     area.style.cssText = `aspect-ratio:${1 / surface.ratio};width:${100 / Math.max(1, surface.ratio)}%`;
     paint();
     canvas.setAttribute("aria-label", given.line);
     line.textContent = given.line;
-    const [left, top, right, bottom] = given.box.map((part) => 100 * part);
     mark.hidden = false;
-    mark.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
-    markDrawn(element, given.id, since);
-  });
+    mark.style.cssText = placeOf(given.box);
+  };
 }

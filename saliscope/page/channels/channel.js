@@ -2,17 +2,18 @@
 import { labelUnit } from "./names.js";
 import { countChannels, isOutdated, neighbor, open } from "./state.js";
 import { change, state, subscribe } from "../store.js";
-import { watchProps, make, makeButton, makeSymbolButton, markDrawn } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { make, makeButton, makeSymbolButton } from "../wire.js";
 
 function go(step) {
   const next = neighbor(step);
   if (next !== null) open(next);
 }
 
-class Pager {
-  constructor(element, terms) {
-    this.element = element;
-    this.terms = terms;
+class Pager extends Component {
+  constructor(element, props, trigger) {
+    super(element, props, trigger);
+    const { terms } = this;
     this.shown = null;
     const off = { disabled: true };
     this.previous = makeButton(terms.previous, () => go(-1), off);
@@ -24,7 +25,7 @@ class Pager {
     this.line = make("p", { class: "hl-quiet", role: "status", text: terms.closed });
     this.name = make("p", { class: "hl-channels-name", hidden: true });
     const label = make("label", {}, this.number, this.count);
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("div", { class: "hl-pager hl-channels-pager" }, this.previous, label, this.next, this.close),
       this.line,
       this.name,
@@ -67,7 +68,6 @@ class Pager {
   }
 
   receive(value) {
-    const since = performance.now();
     if (value && value !== this.shown) {
       this.shown = value.number === null ? null : value;
       this.line.textContent = value.sentence || this.terms.closed;
@@ -75,12 +75,7 @@ class Pager {
       if (value.number === null) change("channels", { number: null, closed: Boolean(value.sentence) });
     }
     this.mark();
-    markDrawn(this.element, value?.id, since);
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const pager = new Pager(element, props.terms);
-  watchProps(watch, ["value"], () => pager.receive(props.value));
-}
+export const mount = mountClass(Pager);

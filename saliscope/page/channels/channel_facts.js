@@ -2,12 +2,13 @@
 // pointer.
 import { change, state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { makeFacts } from "../shared/elements.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const LARGE = "hl-channel"; // the part with the large map
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild,
     { terms } = props;
   let value = null;
@@ -45,16 +46,11 @@ export function mount(element, props, trigger, watch) {
   };
   subscribe(["cells"], place);
   subscribe(["channels"], allow);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    value = props.value?.facts ? props.value : null;
+  return (given) => {
+    value = given?.facts ? given : null;
     root.toggleAttribute("hidden", !value);
     if (value) {
-      facts.replaceChildren(
-        ...value.facts.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
-        field,
-        fieldText,
-      );
+      facts.replaceChildren(...makeFacts(value.facts), field, fieldText);
       use.hidden = !value.target;
       allow();
       use.textContent = value.explained ? terms.explained : terms.target;
@@ -62,6 +58,5 @@ export function mount(element, props, trigger, watch) {
       lines.replaceChildren(...(value.share ? value.share.lines : [terms.waiting]).map((text) => make("p", { text })));
     }
     place();
-    markDrawn(element, props.value?.id, since);
-  });
+  };
 }

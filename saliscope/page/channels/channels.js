@@ -8,9 +8,11 @@ import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
 import { isOutdated, open, openFirst, requestBy } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
-import { whenAnswered } from "../parts.js";
+import { whenAnswered, Component } from "../parts.js";
 import { change, state, subscribe } from "../store.js";
-import { fill, watchProps, make, makeButton, markDrawn, downloadFile } from "../wire.js";
+import { reveal } from "../shared/elements.js";
+import { followTiles } from "../drawing/tiles.js";
+import { fill, make, makeButton, downloadFile } from "../wire.js";
 
 const NARROW = 768; // px: below this width, the large channel is under the tiles
 
@@ -36,12 +38,9 @@ export const selectTop = (count) => grid.selectTop(count);
  */
 export const sortHere = (cell) => grid.sortHere(cell);
 
-class Grid {
+class Grid extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.at = 0;
     this.page = 0;
     this.nodes = new Map();
@@ -60,7 +59,7 @@ class Grid {
       npy: () => trigger("save"),
       stop: () => trigger("stop", {}),
     });
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       this.tools.root,
       make("div", { class: "hl-channels-head" }, this.note, this.tools.legend),
       this.list,
@@ -88,18 +87,11 @@ class Grid {
       if (window.innerWidth < NARROW)
         document.getElementById("hl-channels-pane").scrollIntoView({ behavior: "smooth" });
     });
-    this.list.addEventListener("focusin", (event) => {
-      this.moveFocus([...this.list.children].indexOf(tile(event)));
-      if (tile(event).matches(":focus-visible")) this.point(tile(event));
-    });
-    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
-    this.list.addEventListener("pointerleave", () => this.point(null));
-    this.list.addEventListener("focusout", () => this.point(null));
+    this.list.addEventListener("focusin", (event) => this.moveFocus([...this.list.children].indexOf(tile(event))));
+    followTiles(this.list, (each) => this.point(each));
   }
 
-  async show() {
-    const since = performance.now(),
-      value = this.props.value;
+  async receive(value) {
     if (value === this.value && value) return;
     this.value = value;
     if (value?.planes) await this.addTiles(value);
@@ -109,13 +101,12 @@ class Grid {
     } else if (value?.refused) this.resetSort();
     else if (value?.same) keepTiles(value);
     else if (value || !this.sheet) clearTiles(value);
-    if (this.value !== value) return;
+    if (this.value !== value) return false;
     this.draw();
     if (value?.planes) {
       openFirst();
       this.showImages();
     }
-    markDrawn(this.element, value?.id, since);
   }
 
   async addTiles(value) {
@@ -269,16 +260,11 @@ class Grid {
   }
 
   tile(number) {
-    const canvas = make("canvas", {
-      width: tiles.w,
-      height: tiles.h,
-      class: "hl-channels-tile",
-      "aria-hidden": "true",
-    });
+    const canvas = tiles.makeCanvas();
     this.paint(canvas, number);
     const tile = make(
       "button",
-      { type: "button", role: "option", "data-channel": number },
+      { role: "option", "data-channel": number },
       canvas,
       make("b", {}, spoken(`${this.terms.channel} `), String(number)),
       make("span"),
@@ -323,16 +309,8 @@ class Grid {
       else tile.removeAttribute("aria-checked");
     }
     const chosen = this.list.querySelector("[aria-selected=true]");
-    if (chosen && number !== this.lastShown) this.reveal(chosen);
+    if (chosen && number !== this.lastShown) reveal(this.list, chosen);
     this.lastShown = number;
-  }
-
-  /** Scroll the list, and not the page, to a tile. */
-  reveal(tile) {
-    const { top, bottom } = tile.getBoundingClientRect(),
-      box = this.list.getBoundingClientRect();
-    if (top < box.top) this.list.scrollTop -= box.top - top;
-    else if (bottom > box.bottom) this.list.scrollTop += bottom - box.bottom;
   }
 
   /** Show another page of tiles. */
@@ -388,7 +366,7 @@ class Grid {
     const { order } = state.channels,
       { about, size } = this.sheet;
     const isSame = () => this.sheet?.about === about;
-    this.tools.busy(true);
+    this.tools.png.disabled = true;
     for (let missing; (missing = order.filter((number) => !tiles.has(number))).length && isSame();) {
       await new Promise((resolve) => {
         this.waiting = () => resolve(null);
@@ -399,18 +377,15 @@ class Grid {
     this.waiting = null;
     if (isSame() && order.every((number) => tiles.has(number)))
       downloadFile(await tiles.sheet(order, this.sheet.note, this.tools.chosen), `${this.sheet.name}.png`);
-    this.tools.busy(false);
+    this.tools.png.disabled = false;
     this.mark();
   }
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   bindChannel();
   grid = new Grid(element, props, trigger);
-  watchProps(watch, ["value"], () => {
-    grid.show();
-  });
   const again = whenAnswered(element, (key) => {
     const { sheet, number } = state.channels;
     trigger("answered", { key, about: sheet?.about || "", whom: sheet?.whom || "", number: number ?? -1 });
@@ -419,4 +394,5 @@ export function mount(element, props, trigger, watch) {
     grid.forgetIndex();
     again();
   });
+  return (value) => grid.receive(value);
 }

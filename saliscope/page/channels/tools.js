@@ -1,8 +1,7 @@
 // Controls above the tiles. Only the measures and the file of all values need a request.
 import { change, state } from "../store.js";
+import { makeLabel, makeSelect, makeTick } from "../shared/elements.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
-
-const label = (text, input) => make("label", {}, make("span", { text }), input);
 
 export class Toolbar {
   /**
@@ -16,21 +15,16 @@ export class Toolbar {
       actions.order();
     };
     this.search = make("input", { type: "search", name: "search", oninput: actions.order });
-    const shows = terms.shows.map(([value, text]) => make("option", { value, text }));
-    this.show = make("select", { name: "show", onchange: actions.show }, ...shows);
-    this.shows = label(terms.show, this.show);
+    this.show = makeSelect({ name: "show", onchange: actions.show }, terms.shows);
+    this.shows = makeLabel(terms.show, this.show);
     this.shows.hidden = true;
-    this.options = terms.sorts.map(([value, text]) => make("option", { value, text }));
-    this.order = make("select", { name: "sort", onchange }, ...this.options);
-    this.range = make(
-      "select",
-      { name: "range", title: terms.range_title, onchange: actions.color },
-      make("option", { value: "own", text: terms.own }),
-      make("option", { value: "shared", text: terms.shared }),
-    );
-    this.smooth = make("input", { type: "checkbox", name: "smooth", onchange: actions.color });
-    this.hide = make("input", { type: "checkbox", name: "dead", disabled: true, onchange: actions.order });
-    this.dead = make("span", { text: terms.dead });
+    this.order = makeSelect({ name: "sort", onchange }, terms.sorts);
+    this.options = [...this.order.options];
+    const ranges = ["own", "shared"].map((name) => [name, terms[name]]);
+    this.range = makeSelect({ name: "range", title: terms.range_title, onchange: actions.color }, ranges);
+    this.smooth = makeTick(terms.smooth, { name: "smooth", onchange: actions.color });
+    const hide = { name: "dead", disabled: true, onchange: actions.order };
+    this.hide = makeTick(terms.dead, hide, { title: terms.dead_title });
     this.png = makeButton(terms.png, actions.png, { disabled: true });
     this.npy = makeButton(terms.npy, actions.npy, { disabled: true });
     this.stop = makeButton(terms.stop, actions.stop, { hidden: true, "aria-label": terms.stop_name });
@@ -49,12 +43,12 @@ export class Toolbar {
     return make(
       "div",
       { class: "hl-channels-tools" },
-      make("div", { class: "hl-channels-find" }, label(terms.search, this.search), this.shows),
-      label(terms.sort, this.order),
+      make("div", { class: "hl-channels-find" }, makeLabel(terms.search, this.search), this.shows),
+      makeLabel(terms.sort, this.order),
       this.stop,
-      label(terms.range, this.range),
-      make("label", { class: "hl-tick" }, this.smooth, make("span", { text: terms.smooth })),
-      make("label", { class: "hl-tick", title: terms.dead_title }, this.hide, this.dead),
+      makeLabel(terms.range, this.range),
+      this.smooth.root,
+      this.hide.root,
       this.select,
       make("div", saves, make("span", { text: terms.save }), this.png, this.npy),
     );
@@ -70,8 +64,8 @@ export class Toolbar {
     return {
       sort: order.value,
       shared: range.value === "shared",
-      smooth: smooth.checked,
-      hide: hide.checked,
+      smooth: smooth.input.checked,
+      hide: hide.input.checked,
       show: show.value,
       word: search.value.trim(),
     };
@@ -92,17 +86,14 @@ export class Toolbar {
       : terms.select;
   }
 
-  busy(on) {
-    this.png.disabled = on;
-  }
-
   /** Update the controls for the current sheet. */
   fit(sheet, measuring) {
-    const { terms, hide, order } = this;
+    const { terms, order } = this,
+      { input: hide, root } = this.hide;
     for (const each of [this.png, this.npy, this.select]) each.disabled = !sheet;
     this.stop.hidden = measuring !== "effect";
     const count = sheet ? sheet.dead.length : 0;
-    this.dead.textContent = count ? `${terms.dead} (${count.toLocaleString("en")})` : terms.dead;
+    root.lastElementChild.textContent = count ? `${terms.dead} (${count.toLocaleString("en")})` : terms.dead;
     hide.disabled = !count || count === sheet.total;
     if (hide.disabled) hide.checked = false;
     const one = Boolean(sheet) && !sheet.figures.sparsity,
@@ -131,7 +122,7 @@ export class Toolbar {
     if (show.selectedOptions[0].hidden) show.value = "response";
     shows.hidden = !units || !Object.keys(units.sprites).length;
     search.title = units?.names.some(Boolean) ? terms.search_title : terms.search_number;
-    this.range.disabled = this.smooth.disabled = show.value !== "response";
+    this.range.disabled = this.smooth.input.disabled = show.value !== "response";
   }
 
   updateLegend(sheet) {

@@ -5,19 +5,15 @@ import { labelUnit } from "./names.js";
 import { open } from "./state.js";
 import { state } from "../store.js";
 import { explain } from "../text/terms.js";
-import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { placeOf } from "../shared/elements.js";
+import { fill, make, makeButton } from "../wire.js";
 
 let by = 0; // the chosen order of the photos, for all channels
-
-const place = (box) => {
-  const [left, top, right, bottom] = box.map((part) => 100 * part);
-  return `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
-};
 
 /** Draw the place of a crop in its photo as a small square. */
 function drawPlace({ box: [left, top, right, bottom] }) {
   if (right - left > 0.99 && bottom - top > 0.99) return [];
-  return [make("span", { "aria-hidden": "true" }, make("i", { style: place([left, top, right, bottom]) }))];
+  return [make("span", { "aria-hidden": "true" }, make("i", { style: placeOf([left, top, right, bottom]) }))];
 }
 
 /** The photos of a channel: their crops, and the photo of the chosen one with the box of its crop. */
@@ -57,12 +53,7 @@ class Photos {
       return make("li", { title: alt }, image, caption);
     }
     const show = () => this.show(k);
-    const button = make(
-      "button",
-      { type: "button", onclick: show, onpointerenter: show, onfocus: show },
-      image,
-      caption,
-    );
+    const button = make("button", { onclick: show, onpointerenter: show, onfocus: show }, image, caption);
     return make("li", { title: alt }, button);
   }
 
@@ -74,7 +65,7 @@ class Photos {
     if (!src) return;
     const alt = fill(this.terms.photo, { rank: k + 1 });
     this.photo.replaceChildren(
-      make("div", {}, make("img", { src, alt }), make("i", { style: place(crop.box), "aria-hidden": "true" })),
+      make("div", {}, make("img", { src, alt }), make("i", { style: placeOf(crop.box), "aria-hidden": "true" })),
     );
     [...this.list.children].forEach((each, at) =>
       each.firstElementChild.setAttribute("aria-pressed", String(at === k)),
@@ -124,15 +115,11 @@ function drawUnit(value, terms) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild,
-    { terms } = props;
+export function mount(element, { terms }) {
+  const root = element.firstElementChild;
   explain(root);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now(),
-      { value } = props;
+  return (value) => {
     root.toggleAttribute("hidden", !value?.lines);
     root.replaceChildren(...(value?.lines ? drawUnit(value, terms) : []));
-    markDrawn(element, value?.id, since);
-  });
+  };
 }

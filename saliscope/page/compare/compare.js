@@ -4,17 +4,14 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { keepsTarget, settings, whenAnswered } from "../parts.js";
+import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
 import { state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const terms = { ...props.map, ...props.combobox, ...props.terms };
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    this.terms = { ...props.map, ...props.combobox, ...props.terms };
     this.panels = [];
     this.received = {};
     this.unsent = new Map(); // messages of panels, by slot; the server limits the waiting requests of a visitor
@@ -25,7 +22,7 @@ class Board {
     this.grid = make("div", { class: "hl-compare-panels" });
     this.pair = new Pair(this);
     this.tools = new Tools(this);
-    element.firstElementChild.replaceChildren(this.tools.element, this.grid, this.pair.element);
+    this.root.replaceChildren(this.tools.element, this.grid, this.pair.element);
     this.add();
     this.add({ own: {}, runner: true, classed: true });
     this.bound = bindBoard(this);
@@ -63,7 +60,7 @@ class Board {
     const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
       [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
-      listed = this.listed(this.panels[0] || null)?.method || [],
+      listed = this.requests.listed(this.panels[0])?.method || [],
       known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
       target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
@@ -89,10 +86,6 @@ class Board {
     this.refresh();
     panel.picks.method.field.focus({ preventScroll: true });
     panel.element.scrollIntoView({ block: "nearest" });
-  }
-
-  duplicate(panel) {
-    this.add(panel, true);
   }
 
   remove(panel) {
@@ -151,7 +144,7 @@ class Board {
   }
 
   readQuestion() {
-    this.requests.settings(state.question);
+    Object.assign(this.page, { names: state.question.names, options: state.question.options });
     this.stale = true;
     this.mark();
     this.refreshIfVisible();
@@ -174,7 +167,7 @@ class Board {
   /** A new image resets the panels' classes, unless the page's class is pinned or an address set both. */
   setImage(image) {
     const before = this.page.image;
-    this.requests.setImage(image);
+    this.page.image = image;
     if (!before || !this.page.image || before === this.page.image) return;
     if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
@@ -197,10 +190,6 @@ class Board {
   changed(panel) {
     this.refresh();
     panel.head();
-  }
-
-  listed(panel) {
-    return this.requests.listed(panel);
   }
 
   /** Mark the panels whose map no longer matches their settings. */
@@ -309,18 +298,13 @@ class Board {
 
   // Drawing, without a request
 
-  /** Check whether this map is drawn by magnitude. */
-  magnitudes(map) {
-    return this.tools.magnitudes(map);
-  }
-
   draw() {
     const panels = this.panels.filter((panel) => panel.mapView.map),
       whole = panels.filter((panel) => !panel.partial);
     for (const panel of panels) {
       const alike = panels.filter((other) => other.kind === panel.kind),
         style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
-        styled = ({ mapView }) => ({ ...style, signed: !this.magnitudes(mapView.map) });
+        styled = ({ mapView }) => ({ ...style, signed: !this.tools.magnitudes(mapView.map) });
       const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
       const isShared = mates.length > 1 && !panel.partial,
         ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];

@@ -1,11 +1,12 @@
 // An image with a map in a square frame, its color bar, and the value at the position that the board points to.
-import { STEPS, stay } from "../drawing/cells.js";
-import { blur, peak } from "../drawing/field.js";
+import { cellAt, centerOf, followCells } from "../drawing/cells.js";
+import { blur } from "../drawing/field.js";
 import { drawBar, sigmaOf, view } from "../drawing/paint.js";
 import { describe, quantityOf } from "../drawing/describe.js";
 import { ticksOf } from "../drawing/ticks.js";
 import { Surface } from "../drawing/surface.js";
 import { DetectedObjects } from "../drawing/objects.js";
+import { placeOfCell } from "../shared/elements.js";
 import { describeCell, fill, make, formatValue } from "../wire.js";
 
 const WHOLE = [0, 0, 1, 1];
@@ -35,56 +36,31 @@ export class MapView {
     this.rangeNote = make("p", { class: "hl-quiet hl-compare-range" });
     const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
     this.parts = [this.frame, this.read, scale];
-    this.surface = new Surface(this.canvas);
-    new ResizeObserver(() => {
-      if (this.surface.fit() && this.rendering) this.paint();
-    }).observe(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.rendering && this.paint());
     this.listen();
   }
 
   listen() {
-    const over = (event) => {
-      const rect = this.canvas.getBoundingClientRect(),
-        [left, top, right, bottom] = this.box;
-      const part = (at, low, wide) => Math.min(1, Math.max(0, (at - low) / wide));
-      this.report(
-        left + part(event.clientX, rect.left, rect.width) * (right - left),
-        top + part(event.clientY, rect.top, rect.height) * (bottom - top),
-      );
-    };
-    for (const name of ["pointermove", "pointerdown"]) this.canvas.addEventListener(name, over);
-    this.canvas.addEventListener("pointerleave", (event) => {
-      if (document.activeElement !== this.canvas && event.pointerType !== "touch") this.report(null);
+    const { canvas, read } = this;
+    followCells(canvas, {
+      map: () => this.map,
+      cell: () => this.cell,
+      over: (x, y) => this.reportAt(...[x, y].map((part) => Math.min(1, Math.max(0, part)))),
+      mark: (row, column) => this.reportAt(...centerOf(row, column, this.map)),
+      leave: () => this.report(null),
     });
-    this.canvas.addEventListener("blur", () => {
-      this.read.removeAttribute("aria-live");
-      this.report(null);
-    });
-    this.canvas.addEventListener("focus", () => {
-      this.read.setAttribute("aria-live", "polite");
-      if (this.map && !this.cell && this.canvas.matches(":focus-visible")) this.at(...peak(this.map));
-    });
-    this.canvas.addEventListener("keydown", (event) => {
-      const step = STEPS[event.key];
-      if (!step || !this.map || event.ctrlKey || event.metaKey || event.altKey) return;
-      event.preventDefault();
-      const [row, column] = this.cell || peak(this.map),
-        far = event.shiftKey ? Math.max(1, Math.round(this.map.w / 16)) : 1;
-      this.at(stay(row + far * step[0], this.map.h), stay(column + far * step[1], this.map.w));
-    });
+    canvas.addEventListener("blur", () => read.removeAttribute("aria-live"));
+    canvas.addEventListener("focus", () => read.setAttribute("aria-live", "polite"));
   }
 
   get box() {
     return (this.map && this.map.box) || WHOLE;
   }
 
-  /** Point at the center of a cell. */
-  at(row, column) {
+  /** Report a relative position in the map as one in the image. */
+  reportAt(x, y) {
     const [left, top, right, bottom] = this.box;
-    this.report(
-      left + ((column + 0.5) / this.map.w) * (right - left),
-      top + ((row + 0.5) / this.map.h) * (bottom - top),
-    );
+    this.report(left + x * (right - left), top + y * (bottom - top));
   }
 
   /** Show a map over an image (or null); `objects` are the detected objects, `value` is the answer. */
@@ -156,6 +132,18 @@ export class MapView {
     return { ...view({ ...map, values }, style), fine: true };
   }
 
+  /** The map as it is drawn, for a figure. */
+  get panel() {
+    const { value, rendering, bar, ticks, label, drawing, opacity } = this;
+    return { image: this.surface.image, mapOnly: false, value, rendering, bar, ticks, label, drawing, opacity };
+  }
+
+  /** How the map is drawn, for a bundle. */
+  get settings() {
+    const { colors, low, high, smooth } = this.rendering;
+    return { opacity: this.opacity, colors, limits: [low, high], smooth };
+  }
+
   paint() {
     this.surface.paint(this.rendering);
     this.mix(this.opacity);
@@ -181,10 +169,9 @@ export class MapView {
       this.read.textContent = this.terms.outside;
       return;
     }
-    const [row, column] = (this.cell = [stay(Math.floor(v * map.h), map.h), stay(Math.floor(u * map.w), map.w)]);
+    const [row, column] = (this.cell = cellAt(u, v, map));
     this.mark.hidden = false;
-    const [wide, high] = [100 / map.w, 100 / map.h];
-    this.mark.style.cssText = `left:${column * wide}%;top:${row * high}%;width:${wide}%;height:${high}%`;
+    this.mark.style.cssText = placeOfCell(row, column, map);
     this.read.textContent = describeCell(this.terms, map, row, column, this.unit);
   }
 }

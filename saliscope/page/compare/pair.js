@@ -1,6 +1,7 @@
 // Compares two panels: the rank correlation of every pair, and the difference of the selected pair.
 import { align, difference, maxMagnitude, spearman } from "./statistics.js";
 import { MapView } from "./map_view.js";
+import { makeFacts } from "../shared/elements.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much
@@ -63,7 +64,7 @@ export class Pair {
   /** Return the map as it is drawn: magnitudes if signs are off. */
   displayedMap(panel) {
     const { map } = panel.mapView;
-    if (!map || !this.board.magnitudes(map)) return map;
+    if (!map || !this.board.tools.magnitudes(map)) return map;
     return { ...map, values: Float32Array.from(map.values, Math.abs) };
   }
 
@@ -137,9 +138,7 @@ export class Pair {
   /** Show the facts that have a text. */
   showFacts(texts) {
     const facts = Object.entries(texts).filter(([, text]) => text);
-    this.facts.replaceChildren(
-      ...facts.flatMap(([name, text]) => [make("dt", { text: this.terms.facts[name] }), make("dd", { text })]),
-    );
+    this.facts.replaceChildren(...makeFacts(facts.map(([name, text]) => [this.terms.facts[name], text])));
   }
 
   /** Draw the buttons of all pairs; correlations are computed one at a time to keep the page responsive. */
@@ -152,11 +151,11 @@ export class Pair {
     this.list.replaceChildren(
       ...pairs.map((pair) => {
         const chosen = pair.every((panel) => this.selected.includes(panel)),
+          letters = pair.map((panel) => panel.letter.textContent),
           known = this.ready(pair) && this.known.get(this.keyOf(...pair));
         return make(
           "button",
           {
-            type: "button",
             role: "radio",
             "aria-checked": String(chosen),
             tabindex: chosen ? 0 : -1,
@@ -166,10 +165,7 @@ export class Pair {
               this.list.querySelector("[aria-checked=true]").focus();
             },
           },
-          make("b", {
-            "aria-label": pair.map((panel) => panel.letter.textContent).join(` ${this.terms.and} `),
-            text: pair.map((panel) => panel.letter.textContent).join(" – "),
-          }),
+          make("b", { "aria-label": letters.join(` ${this.terms.and} `), text: letters.join(" – ") }),
           make("span", { text: known ? this.describe(known) : this.ready(pair) ? "" : this.terms.no_map }),
         );
       }),
@@ -213,7 +209,9 @@ export class Pair {
 
   /** Return a key for two maps as they are drawn. */
   keyOf(first, second) {
-    return JSON.stringify([first, second].map(({ mapView: { map } }) => map && [map.id, this.board.magnitudes(map)]));
+    return JSON.stringify(
+      [first, second].map(({ mapView: { map } }) => map && [map.id, this.board.tools.magnitudes(map)]),
+    );
   }
 
   key(event) {

@@ -4,6 +4,7 @@ import { likelyFirst, toItem } from "../lists/choice.js";
 import { Combobox } from "../lists/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
+import { StatusLine } from "../shared/status_line.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
@@ -31,7 +32,7 @@ export class Panel {
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
-    this.copyButton = makeSymbolButton("+", () => board.duplicate(this));
+    this.copyButton = makeSymbolButton("+", () => board.add(this, true));
     this.removeButton = makeSymbolButton("×", () => board.remove(this));
     this.retryButton = makeButton(this.terms.again, () => board.sendRequest(this), hidden);
     this.lowerScoreButton = makeButton("", lowerScore, hidden);
@@ -43,13 +44,15 @@ export class Panel {
           this.terms[name],
           () => this.choices(name),
           (value) => this.choose(name, value),
-          { heads: this.terms.heads[name], note: () => (name === "method" && this.board.listed(this)?.note) || "" },
+          {
+            heads: this.terms.heads[name],
+            note: () => (name === "method" && this.board.requests.listed(this)?.note) || "",
+          },
         ),
       ]),
     );
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": this.terms.progress });
-    this.mapView.frame.append(this.bar);
+    this.statusLine = new StatusLine(this.terms.progress);
+    this.mapView.frame.append(this.statusLine.bar);
     this.element = this.arrange();
     this.head();
     this.mapView.clear("");
@@ -71,7 +74,7 @@ export class Panel {
         buttons,
       ),
       ...this.mapView.parts,
-      make("div", { class: "hl-compare-line" }, this.line, this.lowerScoreButton, this.retryButton),
+      make("div", { class: "hl-compare-line" }, this.statusLine.line, this.lowerScoreButton, this.retryButton),
     );
   }
 
@@ -92,7 +95,7 @@ export class Panel {
 
   /** Return the choices for `name`; the first one follows the page. */
   choices(name) {
-    const listed = (this.board.listed(this) || {})[name] || [];
+    const listed = (this.board.requests.listed(this) || {})[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
     const items = (found || listed).map(toItem).map((item) => ({ ...item, value: `=${item.value}` }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
@@ -132,15 +135,12 @@ export class Panel {
     if (value === PAGE || value === RUNNER) delete this.own[name];
     else this.own[name] = value === TOP ? "" : value.slice(1);
     if (name === "method") this.classed = false;
-    if (name === "model") this.score = undefined;
-    if (name === "model")
-      for (const other of ["layer", "target", "method"]) if (this.belongsToModel(other)) delete this.own[other];
+    if (name === "model") {
+      this.score = undefined;
+      delete this.own.layer;
+      if (this.own.target) delete this.own.target;
+    }
     this.board.changed(this);
-  }
-
-  /** Check whether a setting belongs to the previous model. */
-  belongsToModel(name) {
-    return name === "layer" || (name === "target" && Boolean(this.own.target));
   }
 
   /** Update the header with the current or pending settings. */
@@ -177,7 +177,7 @@ export class Panel {
   /** Return the label of a setting from the list of choices. */
   label(name) {
     const { own } = this,
-      item = ((this.board.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
+      item = ((this.board.requests.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
     return (item ? item[0] : own[name]).split(" · ")[0];
   }
 
@@ -245,13 +245,8 @@ export class Panel {
     const old = this.old && !pending && answer,
       status = !mapView.map && !this.loading ? [] : old ? [{ text: this.terms.old }] : parts;
     const notes = (!old && !pending && this.latest && this.latest.notes) || [];
-    this.line.replaceChildren(
-      ...status.map((part) => make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text })),
-      ...notes.map((text) => make("span", { text: ` ${text}` })),
-    );
-    this.line.dataset.kind = state === "refused" && !old ? "error" : "";
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
+    const text = [...status, ...notes.map((note) => ({ text: ` ${note}` }))];
+    this.statusLine.say(state === "refused" && !old ? "error" : "", text, fraction);
     element.dataset.state = pending || this.loading ? "busy" : answer ? answer.value.state : "empty";
     element.dataset.old = String(Boolean(this.old || (pending && !(this.latest && this.latest.state === "partial"))));
     element.dataset.id = mapView.map ? mapView.map.id : "";

@@ -14,19 +14,9 @@ export class Requests {
     this.isEqual = this.isEqual.bind(this);
   }
 
-  setImage(image) {
-    this.page.image = image;
-  }
-
-  settings({ names, options }) {
-    Object.assign(this.page, { names, options });
-  }
-
   /** Read the settings of the page. */
   form({ image, bands, options, ...names }) {
-    this.setImage(image || "");
-    this.settings({ names, options: options.values || {} });
-    this.page.bands = bands;
+    Object.assign(this.page, { image: image || "", names, options: options.values || {}, bands });
   }
 
   /** Return the request of a panel. */

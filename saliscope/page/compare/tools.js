@@ -1,6 +1,7 @@
 // Controls of the comparison: panels, and how all maps are drawn. Drawing needs no request.
 import { ComparisonExport } from "../share/comparison.js";
 import { Popover } from "../overlay/popover.js";
+import { makeSelect } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const label = (title, ...parts) =>
@@ -14,27 +15,19 @@ export class Tools {
     const { terms } = board,
       draw = () => board.draw();
     const tick = (name, checked) => make("input", { type: "checkbox", name, checked, onchange: draw });
+    const choose = (value) => {
+      this.limits = value;
+      draw();
+    };
     const radio = (value) =>
-      make("input", {
-        type: "radio",
-        name: "hl-compare-limits",
-        value,
-        onchange: () => {
-          this.limits = value;
-          draw();
-        },
-      });
+      make("input", { type: "radio", name: "hl-compare-limits", value, onchange: () => choose(value) });
     this.more = makeButton(terms.add, () => board.propose(), { title: terms.add_hint });
     this.two = makeButton(terms.pair, () => board.comparePredictions(), { title: terms.pair_hint });
     this.stop = makeButton(terms.stop, () => board.stop(), { "aria-label": terms.stop_name });
     this.saves = new ComparisonExport(board);
     const slider = { type: "range", min: 0, max: 100, value: 100, name: "opacity" };
     this.slider = make("input", { ...slider, oninput: () => board.mix() });
-    this.tint = make(
-      "select",
-      { name: "colors", onchange: draw },
-      ...Object.entries(terms.color_maps).map(([value, text]) => make("option", { value, text })),
-    );
+    this.tint = makeSelect({ name: "colors", onchange: draw }, Object.entries(terms.color_maps));
     this.smooth = tick("smooth", true);
     this.signed = tick("signed", false);
     this.pinned = radio("pinned");

@@ -4,13 +4,15 @@ import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
 import { Figure } from "../interventions/figure.js";
 import { Result } from "../interventions/result.js";
-import { paintMap } from "../maps/small_map.js";
+import { paintSmall } from "../maps/small_map.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
-import { fill, formatValue, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { makeLabel, makeOptions, makeSelect } from "../shared/elements.js";
+import { fill, formatValue, make, makeButton } from "../wire.js";
 
 const TILE = 96; // CSS pixels of the longer side of a map
-const choices = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
 
 /** The selected concept: its map, the cuts where it is strongest, its strength, and what that changes. */
 class Opened {
@@ -82,38 +84,38 @@ class Opened {
   }
 }
 
-class Concepts {
+class Concepts extends Component {
   constructor(element, props, trigger) {
-    const { terms } = props;
-    this.element = element;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const { terms } = this;
     this.sheet = this.image = null;
     this.open = null;
     this.ticket = 0;
     this.key = this.resultKey = ""; // of the settings that the concepts and the change answer
     this.isPending = this.isAsked = this.isWanted = false;
-    this.count = make("select", { name: "k" }, ...choices(terms.counts.map((count) => [count, count])));
+    this.count = makeSelect(
+      { name: "k" },
+      terms.counts.map((count) => [count, count]),
+    );
     this.source = make("select", { name: "source" });
-    this.sources = make("label", { hidden: true }, make("span", { text: terms.source }), this.source);
+    this.sources = makeLabel(terms.source, this.source, { hidden: true });
     this.button = makeButton(terms.find, () => this.find(), { class: "hl-button hl-primary" });
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.line = make("p", { class: "hl-line", role: "status", text: terms.start });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.waiting });
+    this.status = new StatusLine(terms.waiting, { text: terms.start });
     this.tiles = make("div", { class: "hl-concepts-tiles", role: "group", "aria-label": terms.title });
     this.opened = new Opened(terms, () => this.scale());
     this.count.value = terms.default;
-    this.build(element.firstElementChild);
+    this.build();
     this.follow();
   }
 
-  build(root) {
+  build() {
     const { terms } = this,
-      label = make("label", {}, make("span", { text: terms.count }), this.count);
-    root.replaceChildren(
+      label = makeLabel(terms.count, this.count);
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.about }),
       make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.stop),
-      make("div", { class: "hl-concepts-status" }, this.line, this.bar),
+      make("div", { class: "hl-concepts-status" }, this.status.line, this.status.bar),
       make("div", { class: "hl-concepts-results" }, this.tiles, this.opened.root),
     );
     for (const select of [this.count, this.source]) select.addEventListener("change", () => this.mark());
@@ -139,7 +141,7 @@ class Concepts {
   listSources() {
     const { value } = this.source;
     this.source.replaceChildren(
-      ...choices(this.terms.sources.map(([name, text]) => [name, fill(text, { count: state.uploaded.length })])),
+      ...makeOptions(this.terms.sources.map(([name, text]) => [name, fill(text, { count: state.uploaded.length })])),
     );
     this.sources.hidden = !state.uploaded.length;
     this.source.value = this.sources.hidden ? "examples" : value || "examples";
@@ -209,14 +211,15 @@ class Concepts {
   }
 
   async receive(value) {
-    if (!value || value.ticket !== this.ticket) return;
-    const since = performance.now();
-    if (value.waiting) return this.say("busy", value.waiting, value.fraction);
+    if (!value || value.ticket !== this.ticket) return false;
+    if (value.waiting) {
+      this.say("busy", value.waiting, value.fraction);
+      return false;
+    }
     this.isPending = false;
     if (value.refused) this.fail(value.refused);
     else if (value.sheet) await this.showSheet(value.sheet);
     else await this.showResult(value.result);
-    markDrawn(this.element, value.id, since);
   }
 
   fail(message) {
@@ -244,8 +247,8 @@ class Concepts {
 
   tile({ index, effect, map }) {
     const canvas = make("canvas", { width: 1, height: 1, "aria-hidden": "true" });
-    paintMap(canvas, this.image, map, TILE);
-    const attributes = { type: "button", "data-index": index, onclick: () => this.select(index) };
+    paintSmall(canvas, this.image, unpackMap(map), TILE);
+    const attributes = { "data-index": index, onclick: () => this.select(index) };
     return make(
       "button",
       { ...attributes, "aria-label": fill(this.terms.tile, { index, effect }) },
@@ -275,10 +278,7 @@ class Concepts {
   }
 
   say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null;
-    if (fraction !== null) this.bar.value = fraction;
+    this.status.say(kind, text, fraction);
     this.mark();
   }
 
@@ -289,18 +289,9 @@ class Concepts {
     this.opened.slider.disabled = isOld;
     this.opened.result.mark(isOld || this.resultKey !== this.currentResultKey);
     this.stop.hidden = !this.isPending;
-    if (isOld && !this.isPending && this.line.dataset.kind === "done") {
-      this.line.textContent = this.terms.old;
-      this.line.dataset.kind = "old";
-    } else if (!isOld && this.line.dataset.kind === "old") {
-      this.line.textContent = this.sheet.summary;
-      this.line.dataset.kind = "done";
-    }
+    if (isOld && !this.isPending && this.status.kind === "done") this.status.say("old", this.terms.old);
+    else if (!isOld && this.status.kind === "old") this.status.say("done", this.sheet.summary);
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const concepts = new Concepts(element, props, trigger);
-  watchProps(watch, ["value"], () => concepts.receive(props.value));
-}
+export const mount = mountClass(Concepts);

@@ -1,5 +1,6 @@
 // The table of the sizes and costs of all layers. It is measured when it is opened, once for each network.
 import { state } from "../store.js";
+import { makeRow, makeTable } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const NUMBERS = 3; // the first column with numbers
@@ -19,14 +20,14 @@ export class DescriptionTable {
     this.asked = "";
     this.drawn = null;
     this.says = make("p", { class: "hl-quiet hl-description-totals", role: "status" });
-    this.body = make("tbody");
-    const heads = terms.columns.map(([text, title], k) =>
-      make("th", { scope: "col", class: k < NUMBERS ? "" : "hl-number", text, title }),
+    const kind = (k) => (k < NUMBERS ? "" : "hl-number");
+    const table = makeTable(
+      terms.columns.map(([text, title], k) => ({ text, title, class: kind(k) })),
+      [],
     );
-    this.table = make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.body);
+    this.body = table.tBodies[0];
     const region = { tabindex: 0, role: "region", "aria-label": terms.table };
-    this.scroll = make("div", { class: "hl-description-scroll", ...region });
-    this.scroll.append(this.table);
+    this.scroll = make("div", { class: "hl-description-scroll", ...region }, table);
     this.root = make("div", { class: "hl-description", hidden: true }, this.says, this.scroll);
   }
 
@@ -70,11 +71,11 @@ export class DescriptionTable {
       layer = network.names[name] ?? null,
       isSelectable = layer !== null && network.layers[layer].selectable;
     const label = isSelectable
-      ? make("button", { type: "button", class: "hl-link", text: name, onclick: () => this.actions.choose(layer) })
+      ? make("button", { class: "hl-link", text: name, onclick: () => this.actions.choose(layer) })
       : make("span", { text: name });
     const head = make("th", { scope: "row", title: isLeaf ? undefined : this.terms.container }, label);
     const rest = cells.map((text, k) => make("td", { class: k + 1 < NUMBERS ? "" : "hl-number", text }));
-    return { layer, root: make("tr", { "data-leaf": String(isLeaf) }, head, ...rest) };
+    return { layer, root: makeRow(head, rest, { "data-leaf": String(isLeaf) }) };
   }
 
   /** Mark the selected layer. */

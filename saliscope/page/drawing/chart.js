@@ -1,7 +1,8 @@
 // Small SVG charts: lines and bars with a read-out by pointer and arrow keys, and a heat map on a canvas.
 import { table } from "./colors.js";
 import { svg } from "./graph.js";
-import { make, formatValue } from "../wire.js";
+import { roundTicks } from "./ticks.js";
+import { make, formatValue, setAttributes } from "../wire.js";
 
 const HEIGHT = 190,
   LEFT = 58,
@@ -47,12 +48,7 @@ function scale(values, log) {
   }
   low = Math.min(0, low);
   if (low === high) high = low + 1;
-  const rough = (high - low) / 4,
-    base = 10 ** Math.floor(Math.log10(rough)),
-    step = [1, 2, 5, 10].find((k) => k * base >= rough) * base,
-    ticks = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + 1e-9 * step; v += step)
-    ticks.push(Math.abs(v) < step / 1e6 ? 0 : v);
+  const ticks = roundTicks(low, high, 4).map(({ value }) => value);
   return { at: (v) => (v !== null && Number.isFinite(v) ? (v - low) / (high - low) : null), ticks };
 }
 
@@ -118,6 +114,22 @@ function grid(root, axis, inner, tall) {
   }
 }
 
+/** Write the first and the last step below the axis. */
+function drawEnds(root, inner, end) {
+  const attributes = { y: HEIGHT - 6, class: "hl-faint" };
+  root.append(
+    svg("text", { ...attributes, x: LEFT, text: "0" }),
+    svg("text", { ...attributes, x: LEFT + inner, "text-anchor": "end", text: end }),
+  );
+}
+
+/** Add the line at the step that is read; returns what moves it to a step. */
+function addCursor(root, tall, x) {
+  const cursor = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
+  root.append(cursor);
+  return (k) => setAttributes(cursor, { visibility: "visible", x1: x(k), x2: x(k) });
+}
+
 function legend(host, names, color, mark) {
   host.names.replaceChildren(
     ...names.map((name) => {
@@ -157,16 +169,7 @@ export function lines(host, { title, at, last, series, log, unit }) {
   const x = (step) => LEFT + (inner * step) / Math.max(1, last),
     color = (name) => hue(names.indexOf(name), names.length);
   grid(root, axis, inner, tall);
-  for (const step of [0, last])
-    root.append(
-      svg("text", {
-        x: x(step),
-        y: HEIGHT - 6,
-        "text-anchor": step ? "end" : "start",
-        class: "hl-faint",
-        text: step ? `${unit} ${step}` : "0",
-      }),
-    );
+  drawEnds(root, inner, `${unit} ${last}`);
   for (const name of names) {
     let path = "",
       pen = false;
@@ -181,13 +184,7 @@ export function lines(host, { title, at, last, series, log, unit }) {
     });
     root.append(svg("path", { d: path || "M0 0", class: "hl-curve", style: `stroke: ${color(name)}` }));
   }
-  const cursor = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
-  root.append(cursor);
-  host.mark = (k) => {
-    cursor.setAttribute("visibility", "visible");
-    cursor.setAttribute("x1", x(at[k]));
-    cursor.setAttribute("x2", x(at[k]));
-  };
+  host.mark = addCursor(root, tall, (k) => x(at[k]));
   // The pointer selects among recorded steps, which fill only part of the width during a run.
   host.chart.count = at.length;
   host.plot.replaceChildren(root);
@@ -250,10 +247,7 @@ export function bars(host, { title, values, names, marks, read, summary, least }
         }),
       );
   });
-  host.mark = (k) => {
-    cursor.setAttribute("visibility", "visible");
-    cursor.setAttribute("x", LEFT + k * each);
-  };
+  host.mark = (k) => setAttributes(cursor, { visibility: "visible", x: LEFT + k * each });
   host.plot.replaceChildren(root);
 }
 
@@ -277,7 +271,7 @@ export function heat(host, { title, counts, bins, low, high, at, last, unit }) {
     reach = Number(most.toPrecision(1)) || 1,
     axis = { at: (v) => (v + reach) / (2 * reach), ticks: [-reach, 0, reach] };
   const read = (k) => `${unit} ${at[k]}: ${formatValue(low[k])} … ${formatValue(high[k])}`;
-  const { root, width, inner, tall } = frame(host, {
+  const { root, inner, tall } = frame(host, {
     title,
     count: at.length,
     read,
@@ -311,18 +305,8 @@ export function heat(host, { title, counts, bins, low, high, at, last, unit }) {
     }
   });
   grid(root, axis, inner, tall);
-  root.append(
-    svg("text", { x: LEFT, y: HEIGHT - 6, class: "hl-faint", text: "0" }),
-    svg("text", { x: width - RIGHT, y: HEIGHT - 6, "text-anchor": "end", class: "hl-faint", text: `${unit} ${last}` }),
-  );
-  const cursor = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
-  root.append(cursor);
-  host.mark = (k) => {
-    const x = LEFT + (inner * at[k]) / Math.max(1, last);
-    cursor.setAttribute("visibility", "visible");
-    cursor.setAttribute("x1", x);
-    cursor.setAttribute("x2", x);
-  };
+  drawEnds(root, inner, `${unit} ${last}`);
+  host.mark = addCursor(root, tall, (k) => LEFT + (inner * at[k]) / Math.max(1, last));
   const stack = make("div", { class: "hl-stack" }, canvas, root);
   canvas.style.cssText = `left: ${LEFT}px; top: ${TOP}px`;
   host.plot.replaceChildren(stack);

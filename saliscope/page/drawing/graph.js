@@ -1,5 +1,5 @@
 // The computation graph as SVG, top to bottom: boxes are tensors, edges carry values down and gradients up.
-import { make } from "../wire.js";
+import { make, setAttributes } from "../wire.js";
 import { BLUE, RED } from "./constants.js";
 
 const BOX = 44,
@@ -16,13 +16,7 @@ const BOX = 44,
  */
 export function svg(tag, attributes = {}, ...children) {
   const node = document.createElementNS(SPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === undefined || value === null || value === false) continue;
-    if (name === "text") node.textContent = value;
-    else if (name === "class") node.setAttribute("class", value);
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value);
-  }
+  setAttributes(node, attributes);
   node.append(...children);
   return node;
 }

@@ -1,5 +1,6 @@
 // Objects and regions that a model found in the image, drawn over the map as boxes or outlines. A click selects the
 // smallest one at that position, or the next larger one if that is already selected.
+import { makeTick } from "../shared/elements.js";
 import { bytes, formatShare, make } from "../wire.js";
 
 /** Class colors that are visible on an image under a map, and on the light and dark page background. */
@@ -29,9 +30,10 @@ export class DetectedObjects {
     this.words = words;
     this.items = [];
     this.plane = this.chosen = this.pointed = null;
-    this.tick = make("input", { type: "checkbox", name: "things", checked: true, onchange: () => this.draw() });
-    this.word = make("span", {});
-    this.label = make("label", { class: "hl-tick", hidden: true }, this.tick, this.word);
+    const attributes = { name: "things", checked: true, onchange: () => this.draw() };
+    const { input, root } = makeTick("", attributes, { hidden: true });
+    this.tick = input;
+    this.label = root;
     frame.append(this.canvas);
     new ResizeObserver(() => this.draw()).observe(frame);
   }
@@ -42,7 +44,7 @@ export class DetectedObjects {
     this.pointed = null;
     this.plane = value && value.plane ? { ...value.plane, at: bytes(value.plane.b64) } : null;
     this.label.hidden = !this.items.length;
-    this.word.textContent = this.plane ? this.words.segmentation : this.words.detection;
+    this.label.lastElementChild.textContent = this.plane ? this.words.segmentation : this.words.detection;
     this.draw();
   }
 

@@ -195,8 +195,20 @@ export function bar(pixels, rendering) {
  * @param {Rendering} rendering
  */
 export function drawBar(canvas, rendering) {
+  paintPixels(canvas, canvas.width, 1, (pixels) => bar(pixels, rendering));
+}
+
+/**
+ * Set the pixels of a canvas.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {(pixels: Uint8ClampedArray) => void} fill sets RGBA values, which are 0
+ */
+export function paintPixels(canvas, width, height, fill) {
+  [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d"),
-    pixels = context.createImageData(canvas.width, 1);
-  bar(pixels.data, rendering);
+    pixels = context.createImageData(width, height);
+  fill(pixels.data);
   context.putImageData(pixels, 0, 0);
 }

@@ -24,8 +24,11 @@ class Layers {
 }
 
 export class Surface {
-  /** @param {HTMLCanvasElement} canvas */
-  constructor(canvas) {
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {(() => any) | null} repaint called after the canvas has got another size
+   */
+  constructor(canvas, repaint = null) {
     this.canvas = canvas;
     this.image = null;
     this.rendering = null;
@@ -34,6 +37,7 @@ export class Surface {
     this.timer = 0;
     this.mixed = [1, {}];
     this.layers = this.own;
+    if (repaint) new ResizeObserver(() => this.fit() && repaint()).observe(canvas);
   }
 
   /** Height divided by width. */

@@ -1,6 +1,12 @@
 // Round values on the axis of a color bar.
 import { formatValue } from "../wire.js";
 
+/** Return the round number (1, 2 or 5 times a power of ten) at or above a value. */
+export function roundUp(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * ([1, 2, 5].find((factor) => factor * power >= value * (1 - 1e-9)) || 10);
+}
+
 /**
  * Return round values (1, 2 or 5 times a power of ten) between `low` and `high`, and their positions from 0 to 1.
  * @param {number} low
@@ -10,10 +16,8 @@ import { formatValue } from "../wire.js";
  */
 export function roundTicks(low, high, most = 5) {
   if (!(high > low) || !Number.isFinite(high - low)) return [];
-  const least = (high - low) / most,
-    power = 10 ** Math.floor(Math.log10(least));
-  const step = power * ([1, 2, 5].find((factor) => factor * power >= least * (1 - 1e-9)) || 10);
-  const first = Math.ceil(low / step - 1e-9),
+  const step = roundUp((high - low) / most),
+    first = Math.ceil(low / step - 1e-9),
     last = Math.floor(high / step + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, k) => {
     const value = Number(((first + k) * step).toPrecision(12));

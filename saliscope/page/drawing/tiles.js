@@ -2,7 +2,7 @@
 import { table } from "./colors.js";
 import { BLUE, RED } from "./constants.js";
 import { draw, view } from "./paint.js";
-import { bytes, floats } from "../wire.js";
+import { bytes, floats, make } from "../wire.js";
 
 const FINEST = 160; // px of a tile over the image
 const LARGEST = 8192; // px per side of the sheet of all tiles
@@ -23,6 +23,18 @@ function colors(signed) {
   return found;
 }
 
+/**
+ * Call `point` with the tile under the pointer or the focus, and with null when there is none.
+ * @param {HTMLElement} list
+ * @param {(tile: ?HTMLElement) => void} point
+ */
+export function followTiles(list, point) {
+  const tile = (event) => event.target.closest("[role=option]");
+  list.addEventListener("pointerover", (event) => point(tile(event)));
+  list.addEventListener("focusin", (event) => tile(event)?.matches(":focus-visible") && point(tile(event)));
+  for (const name of ["pointerleave", "focusout"]) list.addEventListener(name, () => point(null));
+}
+
 export class Tiles {
   /** Remove all tiles; `range` is their shared range, [low, high]. */
   reset({ cell, range, signed }) {
@@ -32,6 +44,10 @@ export class Tiles {
     this.signed = signed;
     this.planes = new Map();
     this.table = colors(signed);
+  }
+
+  makeCanvas() {
+    return make("canvas", { class: "hl-channels-tile", width: this.w, height: this.h, "aria-hidden": "true" });
   }
 
   add(value) {

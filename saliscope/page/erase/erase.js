@@ -10,18 +10,17 @@ import { unpackMap } from "../drawing/field.js";
 import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, markDrawn, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const MOST_ANSWERS = 20; // that are kept for undo and redo
 const keyOf = ({ text, second }) => JSON.stringify([text, second?.example || second?.file || ""]);
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const terms = { ...props.map, ...props.terms };
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const terms = (this.terms = { ...props.map, ...props.terms });
     this.history = [{ text: "", second: null }];
     this.at = 0;
     this.base = "";
@@ -40,7 +39,7 @@ class Board {
     this.painter = new Painter(terms, () => this.tools.brush, { commit: (token) => this.add(token), point });
     this.predictions = new Predictions(terms);
     this.saving = new Saving(this);
-    this.build(element.firstElementChild);
+    this.build();
     this.bound = bindEdit(this, props.longest.address);
     this.follow();
     subscribe(["asked"], () => {
@@ -60,7 +59,7 @@ class Board {
     this.take();
   }
 
-  build(root) {
+  build() {
     const { terms } = this,
       { stage } = this.before;
     // the painter lies over the map, whose own pointer and keys would otherwise act as well
@@ -68,8 +67,7 @@ class Board {
     this.before.canvas.removeAttribute("role");
     this.before.canvas.setAttribute("aria-hidden", "true");
     stage.append(this.painter.root);
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.computing });
+    this.status = new StatusLine(terms.computing);
     this.stop = makeButton(terms.stop, () => this.trigger("stop", {}), { hidden: true });
     this.again = makeButton(terms.again, () => this.request(), { hidden: true });
     this.note = make("p", { class: "hl-quiet hl-erase-note" });
@@ -83,9 +81,9 @@ class Board {
         ...more,
       );
     this.tools.root.lastElementChild.append(this.saving.menu.root);
-    root.replaceChildren(
+    this.root.replaceChildren(
       this.tools.root,
-      make("div", { class: "hl-erase-status" }, this.line, this.stop, this.again, this.bar),
+      make("div", { class: "hl-erase-status" }, this.status.line, this.stop, this.again, this.status.bar),
       make(
         "div",
         { class: "hl-erase-views" },
@@ -119,18 +117,14 @@ class Board {
     else this.tools.showSecond(edit.fill, this.current.second); // nothing to fill yet
   }
 
-  setSecond(second) {
-    this.push(this.current.text, second);
-  }
-
-  clear() {
-    this.push("");
-  }
-
   push(text, second = this.current.second) {
+    this.append(text, second);
+    this.changed();
+  }
+
+  append(text, second) {
     this.history = [...this.history.slice(0, this.at + 1), { text, second }];
     this.at += 1;
-    this.changed();
   }
 
   travel(step) {
@@ -141,8 +135,7 @@ class Board {
 
   /** Replace the edit by that of an address. */
   restore(text, second) {
-    this.history = [...this.history.slice(0, this.at + 1), { text, second }];
-    this.at += 1;
+    this.append(text, second);
     this.follow();
     this.outdate();
   }
@@ -194,10 +187,6 @@ class Board {
     if (this.isStale && (state.question || state.imagePath === "") && this.element.checkVisibility()) this.request();
   }
 
-  search(goal) {
-    this.request(goal);
-  }
-
   request(search = "") {
     if (!this.element.checkVisibility()) return void (this.isStale = true);
     if (state.imagePath === "") return this.showNothing(this.terms.no_image);
@@ -211,7 +200,7 @@ class Board {
     const { text, second } = this.current;
     this.pending = { number: ++this.number, key, search, started: performance.now() };
     this.isStale = false;
-    this.say("busy", this.terms.computing);
+    this.status.say("busy", this.terms.computing);
     this.mark();
     const sent = second?.example ? { example: second.example } : second?.file ? { file: second.file } : null;
     const uses = text.includes("fill.image") || this.tools.fill.value === "image";
@@ -220,15 +209,19 @@ class Board {
     this.trigger("submit", { number: this.number, edit: fills, ...more });
   }
 
+  receive(value) {
+    this.handle(value);
+    return false; // `draw` marks it
+  }
+
   /** Handle an answer to the last request. */
-  async receive() {
-    const { value } = this.props;
+  async handle(value) {
     if (!value || value.number !== this.pending?.number || value === this.received) return;
     this.received = value;
-    if (value.state === "waiting") return this.say("busy", value.text, value.fraction);
+    if (value.state === "waiting") return this.status.say("busy", value.text, value.fraction);
     if (value.state === "refused") {
       this.pending = null;
-      this.say("error", value.text);
+      this.status.say("error", value.text);
       return this.mark();
     }
     await this.complete(value);
@@ -237,8 +230,7 @@ class Board {
     if (value.state === "done") {
       this.pending = null;
       if (search) {
-        this.history = [...this.history.slice(0, this.at + 1), { text: value.edit, second: this.current.second }];
-        this.at += 1;
+        this.append(value.edit, this.current.second);
         this.follow();
       }
       this.keep(search ? keyOf(this.current) : key, value);
@@ -284,7 +276,7 @@ class Board {
     this.paintMaps();
     this.painter.show(value.mask || null);
     this.size.textContent = value.mask?.text || this.terms.before_hint;
-    this.say(value.state === "partial" ? "busy" : "done", value.text, value.fraction);
+    this.status.say(value.state === "partial" ? "busy" : "done", value.text, value.fraction);
     this.mark();
     markDrawn(this.element, value.id, since);
   }
@@ -321,13 +313,6 @@ class Board {
     for (const view of [this.before, this.after]) view.point(x, y);
   }
 
-  say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
-  }
-
   showNothing(text) {
     if (this.pending) this.trigger("stop", {});
     Object.assign(this, { pending: null, base: "", shown: null, isStale: true });
@@ -335,7 +320,7 @@ class Board {
     for (const map of [this.before, this.after]) map.clear(text);
     this.predictions.show([]);
     this.painter.show(null);
-    this.say("idle", "");
+    this.status.say("idle", "");
     this.mark();
   }
 
@@ -343,9 +328,9 @@ class Board {
   mark() {
     const isOther = this.isAsked || this.isStale || this.pending || this.shown?.key !== keyOf(this.current);
     const isOld = Boolean(this.shown && isOther);
-    const isRefused = isOld && !this.pending && this.line.dataset.kind === "error";
+    const isRefused = isOld && !this.pending && this.status.kind === "error";
     const isNew = (number) => !isOld || (!this.isAsked && number === this.pending?.number);
-    this.element.firstElementChild.dataset.old = String(isOld);
+    this.root.dataset.old = String(isOld);
     /** @type {[Element, boolean][]} */
     const old = [
       [this.before.frame, !this.isAsked && !this.isForeign && this.shown?.value.key === this.base],
@@ -355,7 +340,7 @@ class Board {
     for (const [part, isCurrent] of old) part.closest("section").dataset.old = String(!isCurrent);
     if (isRefused) this.size.textContent = this.terms.old;
     this.stop.hidden = !this.pending;
-    this.again.hidden = this.line.dataset.kind !== "error";
+    this.again.hidden = this.status.kind !== "error";
     for (const goal of ["keep", "half", "change"])
       this.tools[goal].disabled = Boolean(this.pending?.search) || !this.before.map;
     const headline = this.isForeign ? null : this.shown?.headline;
@@ -369,8 +354,4 @@ class Board {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const board = new Board(element, props, trigger);
-  watchProps(watch, ["value"], () => board.receive());
-}
+export const mount = mountClass(Board);

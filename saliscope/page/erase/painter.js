@@ -1,5 +1,6 @@
 // The canvas over the image before the edit: the region, and the brush and the rectangle that change it.
 import { decodeShape, encode, encodePoints, simplify } from "./strokes.js";
+import { paintPixels } from "../drawing/paint.js";
 import { bytes, fill, make } from "../wire.js";
 
 const TINT = [214, 51, 132],
@@ -8,22 +9,21 @@ const TINT = [214, 51, 132],
   TOLERANCE = 0.15, // of the radius: how far a stroke may be simplified
   KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** @typedef {{tool: "brush" | "box", add: boolean, size: number}} Brush `size` is the diameter, of the shorter side */
-
 /** Return the pixels of a mask as an image. */
 function maskImage({ h, w, b64 }) {
   const bits = bytes(b64),
-    canvas = make("canvas", { width: w, height: h }),
-    context = canvas.getContext("2d"),
-    pixels = context.createImageData(w, h);
-  for (let i = 0; i < h * w; i++) {
-    if (!((bits[i >> 3] >> (7 - (i & 7))) & 1)) continue;
-    const striped = ((Math.floor(i / w) + (i % w)) >> 2) & 1;
-    pixels.data.set([...TINT, striped ? ALPHA : STRIPE], 4 * i);
-  }
-  context.putImageData(pixels, 0, 0);
+    canvas = document.createElement("canvas");
+  paintPixels(canvas, w, h, (pixels) => {
+    for (let i = 0; i < h * w; i++) {
+      if (!((bits[i >> 3] >> (7 - (i & 7))) & 1)) continue;
+      const striped = ((Math.floor(i / w) + (i % w)) >> 2) & 1;
+      pixels.set([...TINT, striped ? ALPHA : STRIPE], 4 * i);
+    }
+  });
   return canvas;
 }
+
+/** @typedef {{tool: "brush" | "box", add: boolean, size: number}} Brush `size` is the diameter, of the shorter side */
 
 export class Painter {
   /**

@@ -2,6 +2,7 @@
 import { WholeImage } from "./whole.js";
 import { Segments } from "../navigation/segments.js";
 import { SecondImage } from "../panel/second_image.js";
+import { makeLabel } from "../shared/elements.js";
 import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
 
 const SIZES = { min: 2, max: 50, value: 12 }; // percent of the shorter side
@@ -12,22 +13,9 @@ export class Tools {
     const { terms, props } = board;
     this.board = board;
     this.terms = terms;
-    this.tool = new Segments(
-      terms.tool,
-      [
-        ["brush", terms.brush],
-        ["box", terms.box],
-      ],
-      () => board.painter.draw(),
-    );
-    this.mode = new Segments(
-      terms.mode,
-      [
-        ["add", terms.add],
-        ["remove", terms.remove],
-      ],
-      () => {},
-    );
+    const pairs = (...names) => names.map((name) => [name, terms[name]]);
+    this.tool = new Segments(terms.tool, pairs("brush", "box"), () => board.painter.draw());
+    this.mode = new Segments(terms.mode, pairs("add", "remove"), () => {});
     this.size = make("input", { type: "range", name: "size", ...SIZES, oninput: () => this.followSize() });
     const percent = { min: 0.1, max: 100, step: "any", value: TOP, name: "top", "aria-label": terms.top };
     this.top = make("input", { type: "number", ...percent });
@@ -47,8 +35,8 @@ export class Tools {
       });
     this.undo = symbol("undo", "↶", () => board.travel(-1), "Control+Z");
     this.redo = symbol("redo", "↷", () => board.travel(1), "Control+Shift+Z");
-    this.clear = button("clear", () => board.clear(), { title: terms.clear_hint });
-    const search = (goal) => button(goal, () => board.search(goal), { title: terms.search_hint });
+    this.clear = button("clear", () => board.push(""), { title: terms.clear_hint });
+    const search = (goal) => button(goal, () => board.request(goal), { title: terms.search_hint });
     this.keep = search("keep");
     this.half = search("half");
     this.change = search("change");
@@ -57,12 +45,11 @@ export class Tools {
       Object.entries(terms.fills).map(([value, [text, title]]) => [value, text, title]),
       (value) => board.change({ fill: value }),
     );
-    this.second = new SecondImage(terms.second, props.examples, (second) => board.setSecond(second));
+    this.second = new SecondImage(terms.second, props.examples, (second) => board.push(board.current.text, second));
     this.whole = new WholeImage(terms, props.ranges, (values) => board.change({ whole: values }));
     const opacity = { type: "range", name: "opacity", min: 0, max: 100, value: 70, oninput: () => board.mix() };
     this.opacity = make("input", opacity);
     const row = (...parts) => make("div", { class: "hl-erase-row" }, ...parts);
-    const label = (text, input) => make("label", {}, make("span", { text }), input);
     this.root = make(
       "div",
       { class: "hl-erase-tools", role: "group", "aria-label": terms.tools },
@@ -71,14 +58,14 @@ export class Tools {
         this.redo,
         this.tool.root,
         this.mode.root,
-        label(terms.size, this.size),
+        makeLabel(terms.size, this.size),
         top,
         button("invert", () => board.add("invert")),
         this.clear,
       ),
       row(make("div", { class: "hl-erase-fill" }, make("span", { text: terms.fill }), this.fill.root), this.whole.root),
       this.second.root,
-      row(this.keep, this.half, this.change, label(terms.opacity, this.opacity)),
+      row(this.keep, this.half, this.change, makeLabel(terms.opacity, this.opacity)),
     );
     this.followSize();
   }

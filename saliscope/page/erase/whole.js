@@ -1,5 +1,6 @@
 // The form for changes of the whole image.
 import { Popover } from "../overlay/popover.js";
+import { makeTick } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const NEUTRAL = { rotate: 0, right: 0, down: 0, brightness: 100, contrast: 100, noise: 0, jpeg: "" };
@@ -18,10 +19,7 @@ export class WholeImage {
   constructor(terms, ranges, change) {
     this.terms = terms;
     const act = () => change(this.values);
-    this.flips = ["flip_x", "flip_y"].map((name) => {
-      const input = make("input", { type: "checkbox", name, onchange: act });
-      return { name, input, root: make("label", { class: "hl-tick" }, input, make("span", { text: terms[name] })) };
-    });
+    this.flips = ["flip_x", "flip_y"].map((name) => ({ name, ...makeTick(terms[name], { name, onchange: act }) }));
     this.fields = Object.entries(NEUTRAL).map(([name, neutral]) => {
       const [text, unit] = terms[name],
         [min, max] = ranges[RANGE_OF[name] || name];

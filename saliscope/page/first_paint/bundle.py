@@ -1,7 +1,8 @@
 """All scripts and style sheets of the page as one module, so that a slow line needs one request instead of about 180.
 
-Each script becomes a function, so its names stay local. Scripts import others only at their start, and export only
-functions, classes and constants; a test checks that they use no other module syntax.
+A script that exports `mount` draws a part, whose `module` is the name of the script. Each script becomes a function, so
+its names stay local. Scripts import others only at their start, and export only functions, classes and constants; a
+test checks that they use no other module syntax.
 """
 
 from __future__ import annotations
@@ -30,14 +31,22 @@ COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/[ \t]*|//[^\n]*)\n", re.M | re.S)
 def build() -> bytes:
     """Return the module, which exports `start`."""
     modules: dict[str, str] = {}
-    _add(START, modules)
+    mounts = [path.relative_to(PAGE).as_posix() for path in sorted(PAGE.rglob("*.js")) if "mount" in _exports(path)]
+    for name in (*mounts, START):
+        if name not in modules:
+            _add(name, modules)
     numbers = {name: f"m{number}" for number, name in enumerate(modules)}
     parts = [
         f"const {numbers[name]} = (() => {{\n{_body(name, text, numbers)}}})();\n" for name, text in modules.items()
     ]
     sheet = "document.head.append(Object.assign(document.createElement('style'), {textContent: %s}));\n"
-    exported = f"export const {{ start }} = {numbers[START]};\n"
+    table = ", ".join(f'"{name.removesuffix(".js")}": {numbers[name]}.mount' for name in mounts)
+    exported = f"export const start = (...given) => {numbers[START]}.start({{ {table} }}, ...given);\n"
     return "".join([sheet % json.dumps(style(), ensure_ascii=False), *parts, exported]).encode()
+
+
+def _exports(path: Path) -> list[str]:
+    return EXPORT.findall(path.read_text(encoding="utf-8"))
 
 
 def style() -> str:

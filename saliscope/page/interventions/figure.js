@@ -1,7 +1,8 @@
 // One map over the image with its caption; several share a color range.
-import { STEPS, stay } from "../drawing/cells.js";
+import { cellAt, followCells, positionIn } from "../drawing/cells.js";
 import { view } from "../drawing/paint.js";
 import { Surface } from "../drawing/surface.js";
+import { placeOfCell } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 export class Figure {
@@ -20,37 +21,21 @@ export class Figure {
     this.mark = make("div", { class: "hl-cell", hidden: true });
     this.caption = make("figcaption", { text: caption });
     this.root = make("figure", {}, this.caption, make("div", { class: "hl-change-frame" }, this.canvas, this.mark));
-    this.surface = new Surface(this.canvas);
-    new ResizeObserver(() => {
-      if (this.map && this.surface.fit()) this.paint();
-    }).observe(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.map && this.paint());
     this.listen();
   }
 
   listen() {
     const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => this.report(this.cellAt(event)));
-    canvas.addEventListener("pointerleave", () => this.report(null));
-    canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && this.report(this.cell || [0, 0]));
-    canvas.addEventListener("blur", () => this.report(null));
-    canvas.addEventListener("click", (event) => this.press?.(this.cellAt(event)));
-    canvas.addEventListener("keydown", (event) => {
-      const step = STEPS[event.key],
-        [row, column] = this.cell || [0, 0];
-      if (event.key === "Enter" && this.cell) this.press?.(this.cell);
-      if (!step || !this.map) return;
-      event.preventDefault();
-      this.report([stay(row + step[0], this.map.h), stay(column + step[1], this.map.w)]);
+    followCells(canvas, {
+      map: () => this.map,
+      cell: () => this.cell,
+      over: (x, y) => this.report(cellAt(x, y, this.map)),
+      mark: (row, column) => this.report([row, column]),
+      leave: () => this.report(null),
     });
-  }
-
-  cellAt(event) {
-    const { left, top, width, height } = this.canvas.getBoundingClientRect(),
-      { h, w } = this.map;
-    return [
-      stay(Math.floor(((event.clientY - top) / height) * h), h),
-      stay(Math.floor(((event.clientX - left) / width) * w), w),
-    ];
+    canvas.addEventListener("click", (event) => this.press?.(cellAt(...positionIn(canvas, event), this.map)));
+    canvas.addEventListener("keydown", (event) => event.key === "Enter" && this.cell && this.press?.(this.cell));
   }
 
   /** Draw a map with this style, see `view` in paint.js. */
@@ -68,10 +53,8 @@ export class Figure {
 
   /** Mark a cell. */
   point(cell) {
-    this.cell = cell || this.cell;
+    this.cell = cell;
     this.mark.hidden = !cell;
-    if (!cell) return;
-    const [wide, high] = [100 / this.map.w, 100 / this.map.h];
-    this.mark.style.cssText = `left:${cell[1] * wide}%;top:${cell[0] * high}%;width:${wide}%;height:${high}%`;
+    if (cell) this.mark.style.cssText = placeOfCell(cell[0], cell[1], this.map);
   }
 }

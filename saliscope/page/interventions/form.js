@@ -3,11 +3,10 @@ import { selectTop } from "../channels/channels.js";
 import { formatChannels, parseChannels, select } from "../channels/selection.js";
 import { SecondImage } from "../panel/second_image.js";
 import { state } from "../store.js";
+import { makeLabel, makeSelect } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const TOP = 10;
-const label = (text, input) => make("label", {}, make("span", { text }), input);
-const choices = (pairs) => pairs.map(([value, text]) => make("option", { value, text }));
 
 export class ChangeForm {
   /**
@@ -22,12 +21,12 @@ export class ChangeForm {
     this.text = make("input", { name: "channels", autocomplete: "off", placeholder: terms.example });
     this.text.addEventListener("change", () => this.enter());
     this.count = make("span", { class: "hl-quiet", "aria-live": "polite" });
-    this.kind = make("select", { name: "kind" }, ...choices(terms.kinds));
+    this.kind = makeSelect({ name: "kind" }, terms.kinds);
     this.numbers = {};
     for (const [kind, fields] of Object.entries(terms.numbers)) this.numbers[kind] = this.fields(fields);
     this.other = new SecondImage(terms.second, examples, (second) => this.setSecond(second));
-    this.where = make("select", { name: "where" }, ...choices(terms.wheres));
-    this.places = label(terms.where, this.where);
+    this.where = makeSelect({ name: "where" }, terms.wheres);
+    this.places = makeLabel(terms.where, this.where);
     this.apply = makeButton(terms.apply, () => {}, { type: "submit", class: "hl-button hl-primary" });
     this.resetButton = makeButton(terms.reset, actions.reset, { title: terms.reset_title });
     this.root = this.arrange();
@@ -41,7 +40,7 @@ export class ChangeForm {
 
   fields(fields) {
     return fields.map(([name, text, value]) =>
-      label(text, make("input", { name, value, inputmode: "decimal", autocomplete: "off", size: 6 })),
+      makeLabel(text, make("input", { name, value, inputmode: "decimal", autocomplete: "off", size: 6 })),
     );
   }
 
@@ -54,7 +53,7 @@ export class ChangeForm {
       make(
         "div",
         { class: "hl-change-row" },
-        label(terms.channels, this.text),
+        makeLabel(terms.channels, this.text),
         makeButton(terms.top, () => selectTop(TOP), { title: terms.top_title }),
         makeButton(terms.all, () => select(Array.from({ length: state.channels.sheet?.total || 0 }, (_, k) => k))),
         makeButton(terms.none, () => select([])),
@@ -63,7 +62,7 @@ export class ChangeForm {
       make(
         "div",
         { class: "hl-change-row" },
-        label(terms.kind, this.kind),
+        makeLabel(terms.kind, this.kind),
         ...Object.values(this.numbers).flat(),
         this.places,
         this.apply,

@@ -4,13 +4,12 @@ import { ChangeForm } from "./form.js";
 import { Result } from "./result.js";
 import { select } from "../channels/selection.js";
 import { state, subscribe } from "../store.js";
-import { make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { make, makeButton } from "../wire.js";
 
-class Interventions {
+class Interventions extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.ticket = 0;
     this.answered = "";
     this.swept = "";
@@ -26,7 +25,6 @@ class Interventions {
     this.stop = makeButton(this.terms.stop, () => trigger("stop", {}), { hidden: true });
     this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": this.terms.waiting });
     this.message = make("p", { class: "hl-line hl-change-line", role: "status" }, this.line, " ", this.stop);
-    this.root = element.firstElementChild;
     this.root.setAttribute("role", "group");
     this.root.setAttribute("aria-label", this.terms.group);
     this.root.replaceChildren(this.form.root, this.message, this.bar, this.result.root);
@@ -87,24 +85,21 @@ class Interventions {
   }
 
   async receive(value) {
-    if (!value || value.ticket !== this.ticket) return;
-    const since = performance.now();
+    if (!value || value.ticket !== this.ticket) return false;
     if (value.refused) this.say(value.refused, "error");
     else if (value.waiting) this.say(value.waiting, "", { fraction: value.fraction, running: true });
     else if (value.result) {
       await this.result.show(value.result);
-      if (value.ticket !== this.ticket) return this.result.clear();
+      if (value.ticket !== this.ticket) {
+        this.result.clear();
+        return false;
+      }
       this.answered = this.requested;
       if (value.result.effects) this.swept = this.requested;
       this.say("");
       if (!value.result.maps) this.say(this.terms.maps_waiting, "", { running: true });
     }
-    markDrawn(this.element, value.id, since);
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const interventions = new Interventions(element, props, trigger);
-  watchProps(watch, ["value"], () => interventions.receive(props.value));
-}
+export const mount = mountClass(Interventions);

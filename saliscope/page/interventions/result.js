@@ -4,6 +4,7 @@ import { unpackMap } from "../drawing/field.js";
 import { drawBar, view } from "../drawing/paint.js";
 import { loadImage } from "../drawing/surface.js";
 import { ticksOf } from "../drawing/ticks.js";
+import { makeRow, makeTable } from "../shared/elements.js";
 import { formatValue, make } from "../wire.js";
 
 /**
@@ -16,15 +17,8 @@ function commonRange(maps, style) {
 }
 
 function table(terms, rows) {
-  const head = make("tr", {}, ...terms.columns.map((text) => make("th", { scope: "col", text })));
-  const row = ({ texts: [name, ...texts], change }) =>
-    make(
-      "tr",
-      { "data-sign": Math.sign(change) },
-      make("th", { scope: "row", text: name }),
-      ...texts.map((text) => make("td", { text })),
-    );
-  return make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows.map(row)));
+  const row = ({ texts: [name, ...texts], change }) => makeRow(name, texts, { "data-sign": Math.sign(change) });
+  return makeTable(terms.columns, rows.map(row));
 }
 
 /** A color bar with its ends. */

@@ -1,17 +1,17 @@
 // Gradient of the selected class at every layer, drawn along the network.
 import { bars } from "../drawing/chart.js";
 import { whenAnswered } from "../parts.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { StatusLine } from "../shared/status_line.js";
+import { make } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const terms = props.terms,
-    root = element.firstElementChild;
-  const line = make("p", { class: "hl-line", role: "status" });
+export function mount(element, { terms }, trigger) {
+  const root = element.firstElementChild;
+  const status = new StatusLine("");
   const verdict = make("div", { class: "hl-finding", hidden: true }, make("p"));
   const chart = make("div", { class: "hl-chart-box" });
   const note = make("p", { class: "hl-quiet", hidden: true, text: `${terms.legend} ${terms.read}` });
-  root.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), line, verdict, chart, note);
+  root.replaceChildren(make("p", { class: "hl-quiet", text: terms.text }), status.line, verdict, chart, note);
   let shown = null;
   const draw = () =>
     shown &&
@@ -24,12 +24,11 @@ export function mount(element, props, trigger, watch) {
       read: (k) => shown.read[k],
       summary: shown.verdict,
     });
-  watchProps(watch, ["value"], () => {
-    const since = performance.now(),
-      value = props.value;
+  new ResizeObserver(draw).observe(root);
+  whenAnswered(element, (key) => trigger("answered", { key }));
+  return (value) => {
     if (!value) return;
-    line.textContent = value.error || value.waiting || value.line;
-    line.dataset.kind = value.error ? "error" : value.waiting ? "busy" : "done";
+    status.say(value.error ? "error" : value.waiting ? "busy" : "done", value.error || value.waiting || value.line);
     if (value.names) {
       shown = value;
       verdict.hidden = note.hidden = false;
@@ -37,8 +36,6 @@ export function mount(element, props, trigger, watch) {
       verdict.dataset.vanished = String(value.vanished);
       draw();
     }
-    if (!value.waiting) markDrawn(element, value.id, since);
-  });
-  new ResizeObserver(draw).observe(root);
-  whenAnswered(element, (key) => trigger("answered", { key }));
+    return !value.waiting;
+  };
 }

@@ -1,43 +1,37 @@
 // One expression: the form with its examples, the graph, a table of all tensors, and the code.
 import { draw, formatNumber, isEqual } from "../drawing/graph.js";
 import { copyButton } from "../shared/copy.js";
-import { debounce, field, readNumber, showMessage } from "./fields.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
+import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { makeOptions, makeRow, makeSelect, makeTable } from "../shared/elements.js";
+import { make } from "../wire.js";
 
-class Lab {
+class Lab extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     /** @type {Record<string, any>} */
     this.fields = {};
     const { terms } = this;
-    this.buildGallery();
+    this.gallery = makeChips(terms.gallery, props.gallery, (item) => this.choose(item));
     this.description = make("p", { class: "hl-quiet" });
-    this.line = make("p", { class: "hl-line", role: "status" });
+    this.status = new StatusLine("");
     this.finding = make("div", { class: "hl-finding", hidden: true }, make("p"));
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.text }),
-      this.gallery,
+      this.gallery.root,
       this.description,
       this.buildForm(),
-      make("div", { class: "hl-lab-side" }, this.line, this.finding, this.buildResults()),
+      make("div", { class: "hl-lab-side" }, this.status.line, this.finding, this.buildResults()),
     );
     this.fill(props.gallery[0]);
-  }
-
-  buildGallery() {
-    const button = (item) =>
-      make("button", {
-        type: "button",
-        "aria-pressed": "false",
-        "data-id": item.id,
-        text: item.title,
-        onclick: () => this.choose(item),
-      });
-    const attributes = { class: "hl-lab-chips", role: "group", "aria-label": this.terms.gallery };
-    this.gallery = make("div", attributes, ...this.props.gallery.map(button));
+    let started = Boolean(props.value);
+    new IntersectionObserver(() => {
+      // run the first experiment as soon as the tab is visible
+      if (started || !element.checkVisibility()) return;
+      started = true;
+      this.run();
+    }).observe(element);
   }
 
   buildForm() {
@@ -48,8 +42,7 @@ class Lab {
       this.fields[name] = control;
       return field(terms[name], control);
     };
-    const select = (pairs) =>
-      make("select", { onchange }, ...pairs.map(([value, text]) => make("option", { value, text })));
+    const select = (pairs) => makeSelect({ onchange }, pairs);
     const text = () => make("input", { type: "text", maxlength: 200, placeholder: terms.seed_hint, onchange });
     const oninput = debounce(() => this.validate());
     const program = row("program", this.programField());
@@ -126,12 +119,8 @@ class Lab {
     this.listTensors([{ name: set.where }], set.where);
     for (const name of ["hook", "amount", "seed", "again", "second"]) this.fields[name].value = set[name];
     this.description.textContent = item.says;
-    this.mark(item.id);
+    this.gallery.mark(item.id);
     this.showFields();
-  }
-
-  mark(id) {
-    for (const button of this.gallery.children) button.setAttribute("aria-pressed", String(button.dataset.id === id));
   }
 
   choose(item) {
@@ -141,10 +130,10 @@ class Lab {
 
   /** Handle an edit of the expression: clear settings of the selected experiment that may no longer apply. */
   edited() {
-    if (this.gallery.querySelector("[aria-pressed=true]"))
+    if (this.gallery.root.querySelector("[aria-pressed=true]"))
       this.fields.seed.value = this.fields.second.value = this.fields.again.value = "";
     this.fields.program.rows = Math.min(12, Math.max(4, this.fields.program.value.split("\n").length));
-    this.mark(null);
+    this.gallery.mark(null);
     this.showFields();
     this.description.textContent = "";
     this.markOutdated();
@@ -154,14 +143,12 @@ class Lab {
   markOutdated() {
     if (this.results.hidden || this.fields.program.value === this.submitted) return;
     this.results.classList.add("hl-old");
-    this.line.textContent = `${this.status} ${this.terms.changed}`;
-    this.line.dataset.kind = "busy";
+    this.status.say("busy", `${this.says} ${this.terms.changed}`);
   }
 
   listTensors(list, chosen) {
-    this.fields.where.replaceChildren(
-      ...list.map(({ name, text }) => make("option", { value: name, text: text ? `${name} · ${text}` : name })),
-    );
+    const pairs = list.map(({ name, text }) => [name, text ? `${name} · ${text}` : name]);
+    this.fields.where.replaceChildren(...makeOptions(pairs));
     this.fields.where.value = chosen;
   }
 
@@ -200,14 +187,11 @@ class Lab {
   /** Show why nothing was computed; the previous result stays and is marked as outdated. */
   showError(message) {
     const old = !this.results.hidden;
-    this.line.textContent = old ? `${message} ${this.terms.last_valid}` : message;
-    this.line.dataset.kind = "error";
+    this.status.say("error", old ? `${message} ${this.terms.last_valid}` : message);
     this.results.classList.toggle("hl-old", old);
   }
 
-  render() {
-    const since = performance.now(),
-      value = this.props.value;
+  receive(value) {
     if (!value) return;
     const invalid = { amount: this.fields.amount, seed: this.fields.seed, second: this.fields.second }[value.field];
     if (!value.waiting) {
@@ -219,14 +203,11 @@ class Lab {
     if (value.error) {
       if (invalid) showMessage(invalid, value.error);
       this.showError(invalid ? this.terms.not_run : value.error);
-    } else {
-      this.line.textContent = value.waiting || value.line;
-      this.line.dataset.kind = value.waiting ? "busy" : "done";
-    }
+    } else this.status.say(value.waiting ? "busy" : "done", value.waiting || value.line);
     if (value.tensors) {
       this.results.hidden = false;
       this.results.classList.remove("hl-old");
-      this.status = value.line;
+      this.says = value.line;
       this.finding.hidden = !value.finding;
       this.finding.firstElementChild.textContent = value.finding;
       this.listTensors(value.names, value.where);
@@ -237,35 +218,23 @@ class Lab {
       this.results.classList.toggle("hl-broad", frame.scrollWidth > frame.clientWidth + 1);
       this.markOutdated(); // the expression was edited during the computation
     }
-    if (!value.waiting) markDrawn(this.element, value.id, since);
+    return !value.waiting;
   }
 
   drawTable(value, shade) {
     const count = value.again ? 5 : 4;
-    const head = make(
-      "tr",
-      {},
-      ...this.terms.columns.slice(0, count).map((text) => make("th", { scope: "col", text })),
-    );
-    const body = value.tensors.map((tensor) =>
-      make(
-        "tr",
-        { class: tensor.hooked ? "hl-hooked" : null },
-        make(
-          "th",
-          { scope: "row" },
-          make("code", { text: tensor.name }),
-          make("span", { class: "hl-quiet", text: tensor.text }),
-        ),
-        this.cells(tensor.value),
-        this.cells(tensor.without, shade),
-        this.cells(tensor.hooked_gradient, shade, !isEqual(tensor.hooked_gradient, tensor.without)),
-        ...(value.again ? [this.cells(tensor.again, shade)] : []),
-      ),
-    );
-    this.table.replaceChildren(
-      make("table", { class: "hl-table" }, make("thead", {}, head), make("tbody", {}, ...body)),
-    );
+    const rows = value.tensors.map((tensor) => {
+      const texts = [make("code", { text: tensor.name }), make("span", { class: "hl-quiet", text: tensor.text })],
+        cells = [
+          this.cells(tensor.value),
+          this.cells(tensor.without, shade),
+          this.cells(tensor.hooked_gradient, shade, !isEqual(tensor.hooked_gradient, tensor.without)),
+          this.cells(tensor.again, shade),
+        ];
+      const name = make("th", { scope: "row" }, ...texts);
+      return makeRow(name, cells.slice(0, count - 1), { class: tensor.hooked ? "hl-hooked" : null });
+    });
+    this.table.replaceChildren(makeTable(this.terms.columns.slice(0, count), rows, { class: "hl-table" }));
   }
 
   cells(rows, shade, changed) {
@@ -283,15 +252,4 @@ class Lab {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const lab = new Lab(element, props, trigger);
-  let started = Boolean(props.value);
-  new IntersectionObserver(() => {
-    // run the first experiment as soon as the tab is visible
-    if (started || !element.checkVisibility()) return;
-    started = true;
-    lab.run();
-  }).observe(element);
-  watchProps(watch, ["value"], () => lab.render());
-}
+export const mount = mountClass(Lab);

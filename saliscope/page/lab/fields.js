@@ -1,4 +1,5 @@
 // Form fields of the gradient lab, with validation messages.
+import { markInvalid } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const PAUSE = 600; // ms after the last key press: "-" and "1e" are incomplete numbers
@@ -23,15 +24,7 @@ export function field(text, control) {
  */
 export function showMessage(control, message) {
   const note = document.getElementById(`${control.id}-wrong`) || control.parentElement.lastElementChild;
-  note.textContent = message;
-  note.toggleAttribute("hidden", !message);
-  if (!message) {
-    control.removeAttribute("aria-invalid");
-    control.removeAttribute("aria-describedby");
-    return;
-  }
-  control.setAttribute("aria-invalid", "true");
-  control.setAttribute("aria-describedby", note.id);
+  markInvalid(control, note, message);
 }
 
 /**
@@ -57,4 +50,20 @@ export function debounce(act) {
     clearTimeout(timer);
     timer = setTimeout(act, PAUSE);
   };
+}
+
+/**
+ * Create buttons that fill the form with an item, and a function that marks one of them as pressed.
+ * @param {string} label
+ * @param {{id: string, title: string}[]} items
+ * @param {(item: any) => void} choose
+ */
+export function makeChips(label, items, choose) {
+  const buttons = items.map((item) =>
+    make("button", { "aria-pressed": "false", "data-id": item.id, text: item.title, onclick: () => choose(item) }),
+  );
+  const mark = (id) => {
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.id === id));
+  };
+  return { root: make("div", { class: "hl-lab-chips", role: "group", "aria-label": label }, ...buttons), mark };
 }

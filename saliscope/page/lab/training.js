@@ -1,25 +1,27 @@
 // Training of a small network: the form, Start and Stop, charts that grow during the run, and the diagnosis.
 import { decades, heat, lines } from "../drawing/chart.js";
-import { debounce, field, readNumber, showMessage } from "./fields.js";
-import { bytes, watchProps, make, markDrawn, makeButton } from "../wire.js";
+import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
+import { Component, markDrawn, mountClass } from "../parts.js";
+import { makeOptions, makeSelect } from "../shared/elements.js";
+import { bytes, make, makeButton } from "../wire.js";
 
-class Training {
+class Training extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.running = false;
     this.value = null;
     /** @type {Record<string, any>} */
     this.fields = {};
-    this.buildPresets();
+    this.presets = makeChips(this.terms.presets, props.presets, (item) => {
+      this.fill(item);
+      this.start();
+    });
     this.line = make("p", { class: "hl-line", role: "status" });
     this.bar = make("progress", { class: "hl-progress hl-lab-bar", max: 1, value: 0, "aria-label": this.terms.steps });
     this.validateSoon = debounce(() => this.validate());
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: this.terms.text }),
-      this.presets,
+      this.presets.root,
       this.buildForm(),
       make("div", { class: "hl-lab-side" }, make("div", {}, this.line, this.bar), this.buildResults()),
     );
@@ -31,26 +33,9 @@ class Training {
     }).observe(this.results);
   }
 
-  buildPresets() {
-    const button = (item) =>
-      make("button", {
-        type: "button",
-        "aria-pressed": "false",
-        "data-id": item.id,
-        text: item.title,
-        onclick: () => {
-          this.fill(item);
-          this.start();
-        },
-      });
-    const attributes = { class: "hl-lab-chips", role: "group", "aria-label": this.terms.presets };
-    this.presets = make("div", attributes, ...this.props.presets.map(button));
-  }
-
   /** Create a labeled list of choices. */
   select(name, pairs) {
-    const options = pairs.map(([value, text]) => make("option", { value, text }));
-    this.fields[name] = make("select", { name, onchange: () => this.changed() }, ...options);
+    this.fields[name] = makeSelect({ name, onchange: () => this.changed() }, pairs);
     return field(this.terms[name], this.fields[name]);
   }
 
@@ -119,13 +104,12 @@ class Training {
     for (const [name, value] of Object.entries(item.settings))
       if (!["scale", "freeze"].includes(name)) this.fields[name].value = value ?? "";
     this.listLayers(item.settings.scale, item.settings.freeze);
-    for (const button of this.presets.children)
-      button.setAttribute("aria-pressed", String(button.dataset.id === item.id));
+    this.presets.mark(item.id);
     this.showFields();
   }
 
   changed() {
-    for (const button of this.presets.children) button.setAttribute("aria-pressed", "false");
+    this.presets.mark(null);
     this.listLayers(this.fields.scale.value, this.fields.freeze.value);
     this.showFields();
     for (const control of this.element.querySelectorAll("[aria-invalid]"))
@@ -145,9 +129,7 @@ class Training {
       [this.fields.scale, scale],
       [this.fields.freeze, freeze],
     ]) {
-      control.replaceChildren(
-        ...["", ...names].map((name) => make("option", { value: name, text: name || this.terms.no_layer })),
-      );
+      control.replaceChildren(...makeOptions(["", ...names].map((name) => [name, name || this.terms.no_layer])));
       control.value = names.includes(chosen) ? chosen : "";
     }
   }
@@ -243,7 +225,7 @@ class Training {
     this.bar.style.visibility = running ? "" : "hidden"; // keep its space, so that the layout does not shift
     this.startButton.disabled = running;
     this.stopButton.disabled = !running;
-    for (const button of this.presets.querySelectorAll("button")) button.disabled = running;
+    for (const button of this.presets.root.querySelectorAll("button")) button.disabled = running;
     if (!held || !focused.matches(":disabled")) return; // a disabled button would lose the focus to the page
     const next = running ? this.stopButton : this.startedFrom || this.startButton;
     if (running) this.startedFrom = focused;
@@ -256,11 +238,11 @@ class Training {
       value = answer.ok ? await answer.json() : null;
     if (this.value || this.running || this.props.value) return;
     this.submitted = JSON.stringify(this.read());
-    this.render(value);
+    this.receive(value);
+    if (value) markDrawn(this.element, value.id, performance.now());
   }
 
-  render(value = this.props.value) {
-    const since = performance.now();
+  receive(value) {
     if (!value) return;
     this.setRunning(value.state === "running");
     this.status = value.line;
@@ -275,7 +257,7 @@ class Training {
       this.value = value;
       this.results.hidden = false;
       if (fresh) {
-        this.layer.replaceChildren(...value.layers.map((name) => make("option", { value: name, text: name })));
+        this.layer.replaceChildren(...makeOptions(value.layers.map((name) => [name, name])));
         this.layer.value = value.layers.find((name) => value.norms[name].some((norm) => norm)) || value.layers[0];
       }
       const sentences = value.findings.length ? value.findings : [this.terms.healthy];
@@ -286,7 +268,6 @@ class Training {
     }
     this.updateStatus();
     this.element.closest("#hl-training").dataset.state = value.state;
-    markDrawn(this.element, value.id, since);
   }
 
   draw() {
@@ -317,8 +298,4 @@ class Training {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const training = new Training(element, props, trigger);
-  watchProps(watch, ["value"], () => training.render());
-}
+export const mount = mountClass(Training);

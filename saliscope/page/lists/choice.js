@@ -69,13 +69,11 @@ class Choice {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const choice = new Choice(element, props, (value) => trigger("change", { [props.setting]: value }));
-  watch(["value", "title"], () => choice.show());
   subscribe(["question"], () => choice.show());
-  watch(["names"], () => {
+  return () => {
     choice.show();
     choice.combobox.refresh();
-  });
-  choice.show();
+  };
 }

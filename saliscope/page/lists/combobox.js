@@ -74,8 +74,8 @@ export class Combobox {
       place = () => this.shown && this.place();
     window.addEventListener("scroll", place, { capture: true, passive: true, signal });
     window.addEventListener("resize", place, { signal });
-    window.visualViewport?.addEventListener("scroll", place, { signal });
-    window.visualViewport?.addEventListener("resize", () => this.shown && this.makeRoom(), { signal });
+    window.visualViewport.addEventListener("scroll", place, { signal });
+    window.visualViewport.addEventListener("resize", () => this.shown && this.makeRoom(), { signal });
   }
 
   get shown() {

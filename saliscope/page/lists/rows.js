@@ -9,13 +9,8 @@ const SHOWN = 100, // rows that are drawn at once; scrolling draws more
 
 /** Return the visible part of the page in the coordinates of fixed elements; an on-screen keyboard reduces it. */
 function visibleArea() {
-  const { offsetLeft = 0, offsetTop = 0, width, height } = window.visualViewport || {};
-  return {
-    left: offsetLeft,
-    top: offsetTop,
-    width: width ?? window.innerWidth,
-    bottom: offsetTop + (height ?? window.innerHeight),
-  };
+  const { offsetLeft: left, offsetTop: top, width, height } = window.visualViewport;
+  return { left, top, width, bottom: top + height };
 }
 
 const marked = (text, typed) =>
@@ -152,7 +147,7 @@ export class Rows {
     this.jumps.replaceChildren(
       ...groups.map((group) => {
         const text = group.getAttribute("aria-label");
-        return make("button", { type: "button", tabindex: -1, text, onclick: () => jump(group) });
+        return make("button", { tabindex: -1, text, onclick: () => jump(group) });
       }),
     );
   }

@@ -6,7 +6,7 @@ import { TrueClass } from "./true_class.js";
 import { scoreOf, topClasses } from "./scores.js";
 import { whenAnswered } from "../parts.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, formatShare, watchProps, make, markDrawn } from "../wire.js";
+import { fill, formatShare, make } from "../wire.js";
 
 const SMALL = 3, // number of classes with a small map next to their bar
   MORE = 20; // number of classes that are listed on demand
@@ -19,7 +19,7 @@ function createBar(item, { title, chosen, mapped, choose }) {
   fill.style.width = `${100 * item.share}%`;
   return make(
     "button",
-    { type: "button", "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
+    { "aria-pressed": String(chosen), "data-index": item.index, title, onclick: choose },
     ...(mapped ? [createSlot(item.index)] : []),
     name,
     make("span", { class: "hl-share", text: item.text ?? formatShare(item.share) }),
@@ -46,18 +46,17 @@ function followMaps(root, props) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const { terms } = props,
     root = make("div", { class: "hl-bars", role: "group" }),
     title = make("h2", { class: "hl-title", text: terms.title }),
     about = make("p", { class: "hl-quiet hl-small-about", hidden: true });
-  const toggle = make("button", { type: "button", class: "hl-link hl-bars-more", hidden: true }),
+  const toggle = make("button", { class: "hl-link hl-bars-more", hidden: true }),
     trueClass = new TrueClass(terms, (target) => trigger("change", { target }));
   element.firstElementChild.append(title, root, make("div", { class: "hl-bars-below" }, toggle, trueClass.root), about);
   let long = false;
   const showMaps = followMaps(root, props);
   const draw = () => {
-    const since = performance.now();
     const value = props.value || { items: [] },
       { maps } = value;
     const at = [...root.children].indexOf(document.activeElement);
@@ -84,7 +83,6 @@ export function mount(element, props, trigger, watch) {
     trueClass.show(value.all ? scoreOf(value) : null);
     update({ likely: value.all && state.classes.length ? topClasses(scoreOf(value), state.classes, MORE) : [] });
     showMaps();
-    markDrawn(element, value.id, since);
   };
   /** Return the listed classes; more than the server has listed come from the scores of all classes. */
   const listed = (value) => (long && value.all ? topClasses(scoreOf(value), state.classes, MORE) : value.items);
@@ -92,11 +90,11 @@ export function mount(element, props, trigger, watch) {
     long = !long;
     draw();
   });
-  watchProps(watch, ["value"], draw);
   subscribe(["classes"], draw);
   whenAnswered(element, () => {
     const { id, key, items = [], maps } = props.value || {};
     const classes = maps ? items.map(({ index }) => index) : [];
     if (classes.length) trigger("answered", { id, key, classes, method: maps.method });
   });
+  return draw;
 }

@@ -41,7 +41,7 @@ export class Components {
       canvas = make("canvas", { class: "hl-channels-tile", width: 64, height: 64, "aria-hidden": "true" });
     this.paint(canvas);
     const onclick = () => this.show(true);
-    const attributes = { type: "button", role: "option", "aria-label": label, onclick };
+    const attributes = { role: "option", "aria-label": label, onclick };
     return [make("button", attributes, canvas, make("b", { text: all }))];
   }
 

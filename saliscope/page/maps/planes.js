@@ -3,15 +3,15 @@
 import { Components } from "./components.js";
 import { bindPlane } from "./planes_address.js";
 import { loadImage } from "../drawing/surface.js";
-import { Tiles } from "../drawing/tiles.js";
+import { Tiles, followTiles } from "../drawing/tiles.js";
 import { subscribe } from "../store.js";
-import { floats, watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { reveal } from "../shared/elements.js";
+import { floats, make, makeButton } from "../wire.js";
 
-class Planes {
+class Planes extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
+    super(element, props, trigger);
     this.value = null;
     this.tiles = new Tiles();
     this.image = null;
@@ -29,19 +29,13 @@ class Planes {
       make("label", {}, this.word, this.number, this.count),
       this.next,
     );
-    this.root = element.firstElementChild;
     this.root.replaceChildren(this.bar, this.list);
     this.root.hidden = true;
     const tile = (event) => event.target.closest("[role=option]");
     this.list.addEventListener("click", (event) => {
       if (tile(event)?.dataset.plane) this.go(Number(tile(event).dataset.plane));
     });
-    this.list.addEventListener("pointerover", (event) => this.point(tile(event)));
-    this.list.addEventListener("pointerleave", () => this.point(null));
-    this.list.addEventListener("focusin", (event) => {
-      if (tile(event).matches(":focus-visible")) this.point(tile(event));
-    });
-    this.list.addEventListener("focusout", () => this.point(null));
+    followTiles(this.list, (each) => this.point(each));
     this.list.addEventListener("keydown", (event) => this.key(event));
     this.address = bindPlane((plane) => this.go(plane));
     this.components = new Components(() => this.mark());
@@ -79,10 +73,8 @@ class Planes {
     tile.focus();
   }
 
-  async show() {
-    const since = performance.now(),
-      { value } = this.props,
-      former = this.value;
+  async receive(value) {
+    const former = this.value;
     this.value = value;
     this.address.shown(value);
     this.root.hidden = !value;
@@ -95,10 +87,9 @@ class Planes {
       this.number.value = value.plane + words.first;
       this.list.setAttribute("aria-label", words.label);
       if (former?.planes !== value.planes || former.crop.src !== value.crop.src) await this.drawThumbnails(value);
-      if (this.value !== value) return;
+      if (this.value !== value) return false;
       this.mark();
     }
-    markDrawn(this.element, value && value.id, since);
   }
 
   async drawThumbnails(value) {
@@ -115,21 +106,11 @@ class Planes {
     this.list.replaceChildren(
       ...this.components.tiles,
       ...numbers.map((plane) => {
-        const canvas = make("canvas", {
-          class: "hl-channels-tile",
-          width: tiles.w,
-          height: tiles.h,
-          "aria-hidden": "true",
-        });
+        const canvas = tiles.makeCanvas();
         tiles.draw(canvas, plane, false);
         return make(
           "button",
-          {
-            type: "button",
-            role: "option",
-            "data-plane": plane,
-            "aria-label": `${value.words.word} ${plane + value.words.first}`,
-          },
+          { role: "option", "data-plane": plane, "aria-label": `${value.words.word} ${plane + value.words.first}` },
           canvas,
           make("b", {}, ...this.components.swatch(plane), String(plane + value.words.first)),
         );
@@ -145,13 +126,7 @@ class Planes {
         : Number(tile.dataset.plane) === this.value.plane && Boolean(tile.dataset.plane);
       tile.setAttribute("aria-selected", String(chosen));
       tile.tabIndex = chosen ? 0 : -1;
-      if (!chosen) continue;
-      const [left, right] = [
-        tile.offsetLeft - this.list.offsetLeft,
-        tile.offsetLeft - this.list.offsetLeft + tile.offsetWidth,
-      ];
-      if (left < this.list.scrollLeft || right > this.list.scrollLeft + this.list.clientWidth)
-        this.list.scrollLeft = left - this.list.clientWidth / 2;
+      if (chosen) reveal(this.list, tile);
     }
   }
 
@@ -166,10 +141,4 @@ class Planes {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const planes = new Planes(element, props, trigger);
-  watchProps(watch, ["value"], () => {
-    planes.show();
-  });
-}
+export const mount = mountClass(Planes);

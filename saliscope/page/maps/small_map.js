@@ -21,7 +21,7 @@ export function drawSlots(root, id, maps, image) {
   for (const canvas of root.querySelectorAll("canvas")) {
     const item = maps?.of === id && maps.items.find((each) => String(each.index) === canvas.dataset.small);
     if (!item || canvas.dataset.drawn === String(id)) continue;
-    paintMap(canvas, image, item.map, SIDE);
+    paintSmall(canvas, image, unpackMap(item.map), SIDE);
     canvas.dataset.drawn = String(id);
   }
 }
@@ -32,14 +32,15 @@ export function refuseSlots(root) {
 }
 
 /**
- * Draw a map over an image, with a longer side of `longest` CSS pixels.
+ * Draw an image, and a map over it, with a longer side of `longest` CSS pixels.
  * @param {HTMLCanvasElement} canvas
  * @param {?HTMLImageElement} image
- * @param {Record<string, any>} packed the map
+ * @param {?import("../drawing/field.js").Field} field
  * @param {number} longest
+ * @param {Parameters<typeof view>[1]} style see `view` in paint.js
  */
-export function paintMap(canvas, image, packed, longest) {
-  const tall = image ? image.naturalHeight / image.naturalWidth : 1,
+export function paintSmall(canvas, image, field, longest, style = {}) {
+  const tall = image?.naturalWidth ? image.naturalHeight / image.naturalWidth : 1,
     side = longest * Math.min(3, window.devicePixelRatio || 1);
   [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
     Math.max(1, Math.round(each)),
@@ -50,7 +51,8 @@ export function paintMap(canvas, image, packed, longest) {
   context.fillStyle = "#808080";
   context.fillRect(0, 0, width, height);
   if (image) context.drawImage(image, 0, 0, width, height);
+  if (!field) return;
   const pixels = context.getImageData(0, 0, width, height);
-  draw(pixels.data, width, height, { ...view(unpackMap(packed)), lines: false }); // too small for contours
+  draw(pixels.data, width, height, { ...view(field, style), lines: false }); // too small for contours
   context.putImageData(pixels, 0, 0);
 }

@@ -23,7 +23,7 @@ export class TrueClass {
       { heads: terms.heads },
     );
     this.text = make("span");
-    const button = make("button", { type: "button", class: "hl-link hl-bars-more", text: terms.show });
+    const button = make("button", { class: "hl-link hl-bars-more", text: terms.show });
     button.addEventListener("click", () => explain(this.name));
     this.line = make("p", { role: "status", hidden: true }, this.text, " ", button);
     this.root = make("div", { class: "hl-true", hidden: true }, this.combobox.element, this.line);

@@ -1,12 +1,13 @@
 // "What am I seeing?": a short text next to the map, collapsed on phones, and if the column is too short for it.
 import { subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { drawText } from "../shared/status_line.js";
+import { make } from "../wire.js";
 
 const NARROW = "(max-width: 767px)";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props) {
   const text = make("p", {});
   explain(text);
   const box = make(
@@ -30,16 +31,9 @@ export function mount(element, props, trigger, watch) {
     fit();
   });
   subscribe(["drawn"], fit);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    const value = props.value;
+  return (value) => {
     box.hidden = !value || !value.parts;
-    text.replaceChildren(
-      ...((value && value.parts) || []).map((part) =>
-        make(part.mono ? "code" : part.strong ? "strong" : "span", { text: part.text }),
-      ),
-    );
+    text.replaceChildren(...drawText(value?.parts || []));
     fit();
-    markDrawn(element, value && value.id, since);
-  });
+  };
 }

@@ -5,15 +5,15 @@ import { Combobox } from "../lists/combobox.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { make, makeButton, markDrawn, watchProps } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { makeTick } from "../shared/elements.js";
+import { make, makeButton } from "../wire.js";
 
-class Board {
+class Board extends Component {
   constructor(element, props, trigger) {
-    const { terms } = props;
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const { terms } = this;
     this.other = "";
     this.pending = 0;
     this.shown = null;
@@ -26,15 +26,15 @@ class Board {
       (value) => this.choose(value),
       { heads: props.combobox.heads },
     );
-    this.examples = make("input", { type: "checkbox", name: "examples", checked: true, onchange: () => this.mark() });
+    const examples = { name: "examples", checked: true, onchange: () => this.mark() };
+    this.examples = makeTick(terms.examples, examples);
     this.button = makeButton(terms.compare, () => this.request());
     this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.line = make("p", { class: "hl-line", role: "status", text: terms.start });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.computing });
+    this.status = new StatusLine(terms.computing, { text: terms.start });
     this.old = make("p", { class: "hl-quiet", hidden: true, text: terms.old });
     this.results = make("div", { class: "hl-models-results" });
     explain(this.results);
-    this.build(element.firstElementChild);
+    this.build();
     subscribe(["models"], () => this.showName());
     subscribe(["question", "imagePath"], () => this.mark());
     this.bound = bindParameters(
@@ -47,19 +47,12 @@ class Board {
     this.showName();
   }
 
-  build(root) {
+  build() {
     const { terms } = this;
-    root.append(
+    this.root.append(
       make("p", { class: "hl-quiet", text: terms.about }),
-      make(
-        "div",
-        { class: "hl-models-tools" },
-        this.list.element,
-        make("label", { class: "hl-tick" }, this.examples, make("span", { text: terms.examples })),
-        this.button,
-        this.stop,
-      ),
-      make("div", { class: "hl-models-status" }, this.line, this.bar),
+      make("div", { class: "hl-models-tools" }, this.list.element, this.examples.root, this.button, this.stop),
+      make("div", { class: "hl-models-status" }, this.status.line, this.status.bar),
       this.old,
       this.results,
     );
@@ -103,52 +96,39 @@ class Board {
   get key() {
     const { names, unused } = state.question || { names: {} };
     const used = [names.model, names.method, unused?.layer ? "" : names.layer, state.imagePath];
-    return JSON.stringify([this.other, this.examples.checked, ...used]);
+    return JSON.stringify([this.other, this.examples.input.checked, ...used]);
   }
 
   request() {
     this.isWanted = false;
     this.pending = ++this.number;
     this.asked = this.key;
-    this.say("busy", this.terms.computing);
+    this.status.say("busy", this.terms.computing);
     this.mark();
-    this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.checked });
+    this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.input.checked });
   }
 
-  receive() {
-    const since = performance.now(),
-      { value } = this.props;
-    if (!value || value.number !== this.pending) return;
+  receive(value) {
+    if (!value || value.number !== this.pending) return false;
     const isLast = value.state === "done" || value.state === "refused";
     if (isLast) this.pending = 0;
-    this.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
+    this.status.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
     if (value.state === "done") {
       this.shown = this.asked;
       const parts = [drawImages, drawSimilarity, drawDifferences];
       this.results.replaceChildren(...parts.map((draw) => draw(this.terms, value)));
     }
     this.mark();
-    if (isLast) markDrawn(this.element, value.id, since);
-  }
-
-  say(kind, text, fraction = null) {
-    this.line.textContent = text;
-    this.line.dataset.kind = kind;
-    this.bar.hidden = fraction === null || fraction === undefined;
-    if (!this.bar.hidden) this.bar.value = fraction;
+    return isLast;
   }
 
   /** Mark a result that is not that of the current settings. */
   mark() {
     const isOld = this.shown !== null && (Boolean(this.pending) || this.shown !== this.key);
-    this.results.dataset.old = String(isOld || this.line.dataset.kind === "error");
+    this.results.dataset.old = String(isOld || this.status.kind === "error");
     this.old.hidden = !isOld || Boolean(this.pending);
     this.stop.hidden = !this.pending;
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const board = new Board(element, props, trigger);
-  watchProps(watch, ["value"], () => board.receive());
-}
+export const mount = mountClass(Board);

@@ -1,6 +1,6 @@
 // The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings.
-import { moveByKeys, selectTab, selectedTab } from "../tabs.js";
-import { dismiss } from "../shared/dismiss.js";
+import { makeTabList, selectTab, selectedTab } from "../tabs.js";
+import { Disclosure, makeCaret } from "../shared/dismiss.js";
 import { subscribe, update } from "../store.js";
 import { setGlossary } from "../text/terms.js";
 import { Tour } from "../tour/tour.js";
@@ -8,40 +8,36 @@ import { fill, make } from "../wire.js";
 import { Presentation, toggleTheme } from "./display.js";
 import { markUnused } from "./unused.js";
 
-class Menu {
+class Menu extends Disclosure {
   /** `items`: pairs of a text and an action; `links`: pairs of a text and an address. */
   constructor(label, items, links) {
-    this.label = label;
     const entry = { role: "menuitem", tabindex: -1 };
-    this.entries = [
-      ...items.map(([text, act]) => make("button", { ...entry, type: "button", text, onclick: () => this.take(act) })),
+    const entries = [
+      ...items.map(([text, act]) => make("button", { ...entry, text, onclick: () => this.take(act) })),
       ...links.map(([text, href]) =>
         make("a", { ...entry, href, target: "_blank", rel: "noopener", text, onclick: () => this.open(false) }),
       ),
     ];
-    this.list = make("div", { role: "menu", id: "hl-menu", "aria-label": label, hidden: true }, ...this.entries);
-    this.text = make("span", { text: label });
-    this.button = make(
-      "button",
-      {
-        type: "button",
-        "aria-haspopup": "menu",
-        "aria-expanded": "false",
-        "aria-controls": this.list.id,
-        onclick: () => this.open(this.list.hidden),
-      },
-      this.text,
-      make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    const text = make("span", { text: label });
+    super(
+      make("button", { "aria-haspopup": "menu" }, text, makeCaret()),
+      make("div", { role: "menu", id: "hl-menu", "aria-label": label }, ...entries),
+      "hl-menu",
     );
-    this.root = make("div", { class: "hl-menu" }, this.button, this.list);
+    this.focused = 0;
+    this.entries = entries;
+    this.text = text;
     this.root.addEventListener("keydown", (event) => this.key(event));
-    dismiss(this.root, this.button, this.list, () => this.open(false));
   }
 
-  open(on, focused = 0) {
-    this.list.hidden = !on;
-    this.button.setAttribute("aria-expanded", String(on));
-    if (on) this.entries.at(focused).focus();
+  opened() {
+    this.entries.at(this.focused).focus();
+    this.focused = 0;
+  }
+
+  openAt(focused) {
+    this.focused = focused;
+    this.open(true);
   }
 
   take(act) {
@@ -52,10 +48,10 @@ class Menu {
 
   key(event) {
     const at = this.entries.indexOf(document.activeElement),
-      closed = this.list.hidden,
+      closed = this.panel.hidden,
       count = this.entries.length;
     const acts = closed
-      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.open(true, -1) }
+      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.openAt(-1) }
       : {
           ArrowDown: () => this.entries[(at + 1) % count].focus(),
           ArrowUp: () => this.entries.at((at - 1) % count).focus(),
@@ -72,16 +68,9 @@ class Menu {
 export function mount(element, props) {
   const { terms, views, more, within } = props;
   setGlossary(props.glossary);
-  const tabs = views.map(([id, text]) =>
-    make("button", {
-      type: "button",
-      role: "tab",
-      "data-view": id,
-      text,
-      "aria-label": fill(terms.view, { name: text }), // "Explain" is also a button
-      onclick: () => selectTab(id),
-    }),
-  );
+  // "Explain" is also a button
+  const tabs = views.map(([id, text]) => ({ id, text, label: fill(terms.view, { name: text }) })),
+    list = makeTabList({ "aria-label": terms.views }, tabs, selectTab);
   const presentation = new Presentation(terms.leave);
   const tour = new Tour(props.tour, () => menu.button.focus());
   const items = [
@@ -91,17 +80,11 @@ export function mount(element, props) {
     [terms.tour, () => tour.start()],
   ];
   const menu = new Menu(terms.more, items, terms.links);
-  const list = make("div", { role: "tablist", "aria-label": terms.views }, ...tabs);
-  list.addEventListener("keydown", moveByKeys(tabs, selectTab));
-  element.firstElementChild.replaceChildren(list, menu.root);
+  element.firstElementChild.replaceChildren(list.root, menu.root);
   const names = Object.fromEntries(more);
   const follow = () => {
     const selected = within[selectedTab()] || selectedTab();
-    for (const tab of tabs) {
-      tab.setAttribute("aria-selected", String(tab.dataset.view === selected));
-      tab.tabIndex = tab.dataset.view === selected ? 0 : -1;
-    }
-    if (selected in names) tabs[0].tabIndex = 0;
+    list.mark(selected);
     menu.text.textContent = names[selected] || terms.more;
     menu.button.toggleAttribute("data-selected", selected in names);
   };

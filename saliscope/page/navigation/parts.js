@@ -5,7 +5,7 @@ import { make } from "../wire.js";
 /** @type {import("../parts.js").Mount} */
 export function mount(element, { parts, shown }) {
   const buttons = parts.map(([id, text]) =>
-    make("button", { type: "button", text, "aria-pressed": String(id === shown), onclick: () => selectTab(id) }),
+    make("button", { text, "aria-pressed": String(id === shown), onclick: () => selectTab(id) }),
   );
   element.firstElementChild.append(make("div", { class: "hl-segments" }, ...buttons));
 }

@@ -4,12 +4,12 @@ import { make } from "../wire.js";
 export class Segments {
   /**
    * @param {string} label
-   * @param {[string, string, string?][]} items value, text and title
+   * @param {string[][]} items value, text and title
    * @param {(value: string) => void} change
    */
   constructor(label, items, change) {
     this.buttons = items.map(([value, text, title]) =>
-      make("button", { type: "button", "data-value": value, text, title, onclick: () => this.choose(value, change) }),
+      make("button", { "data-value": value, text, title, onclick: () => this.choose(value, change) }),
     );
     this.root = make("div", { class: "hl-segments", role: "group", "aria-label": label }, ...this.buttons);
     this.set(items[0][0]);

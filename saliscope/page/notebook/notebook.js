@@ -1,5 +1,5 @@
 // A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
-import { STEPS, stay } from "../drawing/cells.js";
+import { cellAt, followCells } from "../drawing/cells.js";
 import { drawBar, view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { ticksOf } from "../drawing/ticks.js";
@@ -21,7 +21,7 @@ class NotebookMap {
     this.terms = terms;
     this.cell = null;
     this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-    this.surface = new Surface(this.canvas);
+    this.surface = new Surface(this.canvas, () => this.paint());
     this.surface.image = image;
     this.makeControls();
     this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
@@ -43,7 +43,7 @@ class NotebookMap {
       make("input", { type: "number", step: "any", "aria-label": terms[name], oninput: () => this.readLimits() });
     this.low = limit("low");
     this.high = limit("high");
-    this.reset = make("button", { type: "button", text: terms.reset, onclick: () => this.setLimits(null) });
+    this.reset = make("button", { text: terms.reset, onclick: () => this.setLimits(null) });
     const opacity = make("label", {}, this.shareName, this.share);
     const range = make("span", {}, `${terms.colors} `, this.low, ` ${terms.to} `, this.high);
     this.tools = make("div", { class: "saliscope-tools" }, this.mode, opacity, range, this.reset);
@@ -51,25 +51,20 @@ class NotebookMap {
 
   listen() {
     const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => {
-      const rect = canvas.getBoundingClientRect();
-      const [x, y] = [(event.clientX - rect.left) / rect.width, (event.clientY - rect.top) / rect.height];
-      if (this.mode.value === "swipe") {
-        this.share.value = String(x);
-        this.mix();
-      }
-      this.point(Math.floor(y * this.map.h), Math.floor(x * this.map.w));
+    followCells(canvas, {
+      map: () => this.map,
+      cell: () => this.cell,
+      start: ({ h, w }) => [Math.floor(h / 2), Math.floor(w / 2)],
+      over: (x, y) => {
+        if (this.mode.value === "swipe") {
+          this.share.value = String(x);
+          this.mix();
+        }
+        this.point(...cellAt(x, y, this.map));
+      },
+      mark: (row, column) => this.point(row, column),
+      leave: () => this.point(null),
     });
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    canvas.addEventListener("keydown", (event) => {
-      const step = STEPS[event.key];
-      if (!step) return;
-      event.preventDefault();
-      event.stopPropagation(); // notebooks move to another cell
-      const [row, column] = this.cell || [Math.floor(this.map.h / 2), Math.floor(this.map.w / 2)];
-      this.point(row + step[0], column + step[1]);
-    });
-    new ResizeObserver(() => this.surface.fit() && this.paint()).observe(canvas);
   }
 
   /** Make the fields as wide as their numbers. */
@@ -121,8 +116,7 @@ class NotebookMap {
 
   /** Show the value of a cell; null removes it. */
   point(row, column) {
-    const { h, w } = this.map;
-    this.cell = row === null ? null : [stay(row, h), stay(column, w)];
+    this.cell = row === null ? null : [row, column];
     this.read.textContent = this.cell ? describeCell(this.terms, this.map, this.cell[0], this.cell[1], this.unit) : "";
   }
 }

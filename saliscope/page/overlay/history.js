@@ -1,5 +1,6 @@
 // The partial maps of a slow method: a slider through them after the run, up to the final map.
 import { unpackMap } from "../drawing/field.js";
+import { makeLabel } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 export class History {
@@ -24,13 +25,9 @@ export class History {
       onfocus: () => this.sketchAll(),
     });
     this.label = make("output", { class: "hl-step" });
-    this.root = make(
-      "label",
-      { class: "hl-progress-row", hidden: true, title: terms.progress_title },
-      make("span", { text: terms.progress }),
-      this.slider,
-      this.label,
-    );
+    const row = { class: "hl-progress-row", hidden: true, title: terms.progress_title };
+    this.root = makeLabel(terms.progress, this.slider, row);
+    this.root.append(this.label);
   }
 
   /** During a run, the slider stays at its end; it is enabled once the run has finished. */

@@ -19,7 +19,6 @@ export class Limits {
     this.low = field("low", terms.low);
     this.high = field("high", terms.high);
     this.pinned = make("button", {
-      type: "button",
       class: "hl-pinned",
       "aria-pressed": "false",
       text: terms.pin,
@@ -27,7 +26,6 @@ export class Limits {
       title: terms.pin_title,
     });
     this.back = make("button", {
-      type: "button",
       class: "hl-link",
       text: terms.reset,
       title: terms.reset_title,

@@ -17,7 +17,9 @@ import { DetectedObjects } from "../drawing/objects.js";
 import { Tools } from "./tools.js";
 import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
-import { watchProps, make, markDrawn, downloadFile } from "../wire.js";
+import { Component, markDrawn } from "../parts.js";
+import { makeFacts, placeOf } from "../shared/elements.js";
+import { make, downloadFile } from "../wire.js";
 
 const views = new Map(); // by the id of their parts
 
@@ -29,27 +31,21 @@ const views = new Map(); // by the id of their parts
  */
 export const cover = (id, ...elements) => views.get(id)?.cover(...elements);
 
-class View {
+class View extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
+    super(element, props, trigger);
     this.id = element.id;
     this.map = null;
     this.value = null; // the answer that is shown
     this.rendering = null; // how the map is drawn, see `view` in paint.js
     this.cache = new MapCache();
-    this.build(element.firstElementChild);
-    this.surface = new Surface(this.canvas);
+    this.build();
+    this.surface = new Surface(this.canvas, () => (this.map ? this.redraw() : this.surface.drawImage()));
     this.binding = props.address ? new AddressBinding(this) : null;
-    new ResizeObserver(() => this.surface.fit() && (this.map ? this.redraw() : this.surface.drawImage())).observe(
-      this.canvas,
-    );
   }
 
-  build(root) {
-    const { props } = this,
-      { terms } = props,
+  build() {
+    const { props, terms, root } = this,
       mix = () => this.mix(),
       redraw = () => this.redraw();
     this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img", "aria-label": props.empty });
@@ -76,23 +72,18 @@ class View {
     this.history = new History(
       terms,
       (step) => this.scrub(step),
-      (step) => this.sketch(step),
+      (step) => this.sketchPartial(step),
     );
     this.scale = new Scale(terms, Boolean(props.chart));
-    const choose = () => {
-      if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
+    const sign = () => {
       this.limits.next();
       this.redraw();
     };
-    this.tools = new Tools(terms, this, {
-      mix,
-      redraw,
-      choose,
-      sign: () => {
-        this.limits.next();
-        this.redraw();
-      },
-    });
+    const choose = () => {
+      if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
+      sign();
+    };
+    this.tools = new Tools(terms, this, { mix, redraw, choose, sign });
     const menu = createSaveMenu(this);
     this.tools.buttons.push(menu.button);
     this.tools.saves.append(menu.root);
@@ -102,17 +93,16 @@ class View {
     this.tools.enable(false);
   }
 
-  /** Draw the current value. */
-  async update() {
+  receive(value) {
     const since = performance.now(),
-      { value } = this.props,
       { cache } = this;
     if (value) value.crop = completeCrop(value.crop);
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
     if (partial && this.isBetter(value)) this.history.run(cache.entry(value.key).partials, value);
-    else await this.show(value, since);
+    else this.show(value, since);
+    return false; // `show` marks it
   }
 
   /** Check whether the cached map answers the same request as a partial one, and is more complete. */
@@ -156,7 +146,7 @@ class View {
     if (value.map) this.setMap(unpackMap(value.map));
     else this.drawImage();
     this.describe(value);
-    this.publishCrop(value.crop);
+    if (this.props.address) update({ crop: value.crop }); // framed on the image in the left column
     if (!recalled) markDrawn(this.element, value.id, since);
     else if (asked === state.asked) markCurrent(this.id);
   }
@@ -178,30 +168,31 @@ class View {
     this.pointer.over(map, this.value.words);
   }
 
-  /** Draw a partial map with the colors of the final one at low resolution, and cache it. */
-  sketch(step) {
-    const {
-      tools: { signed, smooth },
-      final,
-    } = this;
-    const stamp = [
-      this.value.id,
-      final.colors,
-      signed.input.checked,
-      smooth.input.checked,
-      final.low,
-      final.high,
-      this.canvas.width,
-    ].join();
-    if (step.stamp === stamp) return;
-    const rendering = this.render(step.field, [final.low, final.high], final.colors);
-    Object.assign(step, { stamp, rendering, layers: this.surface.sketch(rendering) });
+  /**
+   * Draw a map at low resolution, and keep the drawing.
+   * @param {any} step a map as `field`, which gets its drawing
+   * @param {?[number, number]} limits
+   * @param {string} [colors]
+   */
+  sketch(step, limits, colors = this.tools.tint.value) {
+    const { signed, smooth } = this.tools,
+      stamp = [this.value.id, colors, limits, signed.input.checked, smooth.input.checked, this.canvas.width].join();
+    if (step.stamp !== stamp) {
+      const rendering = this.render(step.field, limits, colors);
+      Object.assign(step, { stamp, rendering, layers: this.surface.sketch(rendering) });
+    }
+    return step;
+  }
+
+  /** Draw a partial map with the colors of the final one. */
+  sketchPartial(step) {
+    const { low, high, colors } = this.final;
+    return this.sketch(step, [low, high], colors);
   }
 
   /** Show a partial map, or the final one for null. */
   scrub(step) {
-    const at = step || this.complete;
-    this.sketch(at);
+    const at = this.sketchPartial(step || this.complete);
     this.map = at.field;
     this.rendering = at.rendering;
     this.surface.use(at.rendering, at.layers);
@@ -227,11 +218,6 @@ class View {
     else if (this.props.explains_cells) explainCell(state.cells[this.id]);
   }
 
-  /** The crop of the page's own map is framed on the image in the left column. */
-  publishCrop(crop) {
-    if (this.props.address) update({ crop });
-  }
-
   cover(...elements) {
     if (elements[0].parentElement !== this.frame) this.frame.append(...elements);
     const { width, height } = this.canvas;
@@ -243,18 +229,14 @@ class View {
   drawField() {
     const box = state.fields[this.id];
     this.field.hidden = !box;
-    if (!box) return;
-    const [left, top, right, bottom] = box.map((part) => 100 * part);
-    this.field.style.cssText = `left:${left}%;top:${top}%;width:${right - left}%;height:${bottom - top}%`;
+    if (box) this.field.style.cssText = placeOf(box);
   }
 
   /** Show a channel's heading and statistics. */
   describe(value) {
     this.heading.hidden = !value.words.title;
     this.heading.textContent = value.words.title || "";
-    this.facts.replaceChildren(
-      ...(value.words.facts || []).flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]),
-    );
+    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
   }
 
   clear(value, since) {
@@ -270,7 +252,7 @@ class View {
     this.heading.hidden = this.chip.hidden = true;
     this.history.clear();
     this.tools.enable(false);
-    this.publishCrop(null);
+    if (this.props.address) update({ crop: null });
     this.pointer.over(null, {});
     markDrawn(this.element, value && value.id, since);
   }
@@ -330,11 +312,11 @@ class View {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const view = new View(element, props, trigger);
   if (props.address) subscribe(["question"], () => view.recall(state.question.key));
   if (props.address) subscribe(["preview"], () => view.preview.follow(state.preview));
   subscribe(["fields"], () => view.drawField());
   views.set(view.id, view);
-  watchProps(watch, ["value"], () => view.update());
+  return (value) => view.receive(value);
 }

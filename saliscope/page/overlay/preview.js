@@ -22,25 +22,13 @@ export class Preview {
     }
     this.active = true;
     const { surface, tools } = view,
-      to = this.sketch(value.step),
+      to = view.sketch(value.step, null),
       [low, high] = [to.rendering.low, to.rendering.high].map(formatValue);
     this.label(`${value.text}. ${fill(view.props.terms.color_range, { low, high, unit: value.unit })}`);
-    if (value.before && value.share < 1) surface.fade(this.sketch(value.before).layers, to, value.share);
+    if (value.before && value.share < 1) surface.fade(view.sketch(value.before, null).layers, to, value.share);
     else surface.use(to.rendering, to.layers);
     view.scale.show(value.step.field, to.rendering, { unit: value.unit, mapOnly: view.display.mode === "map" });
     surface.mix(tools.opacity.value / 100, view.display.state);
-  }
-
-  /** Draw a map in its own color range at low resolution, and keep the drawing. */
-  sketch(step) {
-    const { tools, surface, canvas, value, render } = this.view,
-      stamp = [value.id, tools.tint.value, tools.smooth.input.checked, canvas.width].join();
-    if (step.previewStamp !== stamp) {
-      const rendering = render.call(this.view, step.field, null);
-      step.preview = { rendering, layers: surface.sketch(rendering) };
-      step.previewStamp = stamp;
-    }
-    return step.preview;
   }
 
   /** State that the image shows a preview. */

@@ -36,33 +36,24 @@ export class Scale {
     this.chart?.replaceChildren();
   }
 
-  /** The round tick closest to the middle. */
-  get central() {
-    return this.ticks
-      .filter(({ at }) => at > 0.2 && at < 0.65)
-      .sort((a, b) => Math.abs(a.at - 0.5) - Math.abs(b.at - 0.5))[0];
-  }
-
-  middle() {
-    return this.central ? this.central.text : "";
-  }
-
-  place() {
-    return this.central ? `position:absolute;left:${100 * this.central.at}%;translate:-50%` : "";
+  /** The text in the middle, and its place: that of the round tick closest to it, if there is no quantity. */
+  middle(quantity) {
+    const distance = ({ at }) => Math.abs(at - 0.5),
+      [tick] = this.ticks.filter(({ at }) => at > 0.2 && at < 0.65).sort((a, b) => distance(a) - distance(b));
+    if (quantity || !tick) return { text: quantity };
+    return { text: tick.text, style: `position:absolute;left:${100 * tick.at}%;translate:-50%` };
   }
 
   /** Show the colors of `rendering`; `mapOnly`: the colors of the map without the image. */
   show(map, rendering, { unit, magnitudes, own, mapOnly }) {
     drawBar(this.bar, { ...rendering, mapOnly });
-    const beyond = rendering.clipped;
-    const sign = beyond && rendering.colors === "signed" ? "≤ " : "";
     const quantity = quantityOf(this.terms, map, magnitudes, "");
     this.ticks = ticksOf(rendering);
     this.label = quantityOf(this.terms, map, magnitudes, unit);
-    const last = `${beyond ? "≥ " : ""}${formatValue(rendering.high)}`;
+    const [first, last] = [this.ticks[0].text, this.ticks.at(-1).text];
     this.ends.replaceChildren(
-      make("span", { text: `${sign}${formatValue(rendering.low)}` }),
-      make("span", { class: "hl-quantity", text: quantity || this.middle(), style: quantity ? "" : this.place() }),
+      make("span", { text: first }),
+      make("span", { class: "hl-quantity", ...this.middle(quantity) }),
       make("span", { text: unit ? `${last} ${unit}` : last }),
     );
     const [low, high] = [rendering.low, rendering.high].map(formatValue);

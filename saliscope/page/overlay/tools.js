@@ -1,11 +1,7 @@
 // The toolbar over a map: display mode, opacity, colors and limits, and the save buttons.
-import { fill, make, makeButton } from "../wire.js";
+import { makeLabel, makeSelect, makeTick } from "../shared/elements.js";
+import { fill, make } from "../wire.js";
 import { Popover } from "./popover.js";
-
-const tick = (name, text, title, onchange) => {
-  const input = make("input", { type: "checkbox", name, checked: true, onchange });
-  return { input, root: make("label", { class: "hl-tick", title }, input, make("span", { text })) };
-};
 
 export class Tools {
   /**
@@ -16,20 +12,17 @@ export class Tools {
     this.terms = terms;
     this.display = display;
     this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: mix });
-    this.tint = make(
-      "select",
-      { name: "colors", onchange: choose },
-      ...Object.entries(terms.color_maps).map(([value, text]) => make("option", { value, text })),
-    );
-    this.smooth = tick("smooth", terms.smooth, terms.smooth_title, redraw);
-    this.signed = tick("signed", terms.signed, terms.signed_title, sign);
+    this.tint = makeSelect({ name: "colors", onchange: choose }, Object.entries(terms.color_maps));
+    const tick = (name, onchange) =>
+      makeTick(terms[name], { name, checked: true, onchange }, { title: terms[`${name}_title`] });
+    this.smooth = tick("smooth", redraw);
+    this.signed = tick("signed", sign);
     this.signed.root.hidden = true;
     this.saves = make("div", { class: "hl-saves" });
     this.buttons = [];
-    const label = (text, input, kind) => make("label", { class: kind }, make("span", { text }), input);
     this.colors = new Popover(
       terms.colors_and_range,
-      label(terms.colors, this.tint, "hl-tint"),
+      makeLabel(terms.colors, this.tint),
       limits.root,
       this.smooth.root,
       this.signed.root,
@@ -38,19 +31,11 @@ export class Tools {
       "div",
       { class: "hl-tools" },
       display.root,
-      label(terms.opacity, this.opacity, "hl-slide"),
+      makeLabel(terms.opacity, this.opacity, { class: "hl-slide" }),
       this.colors.root,
       objects.label,
       this.saves,
     );
-  }
-
-  /** Add a save button. */
-  button(text, onclick) {
-    const button = makeButton(text, onclick, { disabled: true });
-    this.buttons.push(button);
-    this.saves.append(button);
-    return button;
   }
 
   /** Enable or disable the controls. */

@@ -1,10 +1,11 @@
 // Selects the bands of an image for red, green and blue.
 import { recordChoice } from "../shared/address.js";
-import { fill, watchProps, make, markDrawn } from "../wire.js";
+import { makeLabel } from "../shared/elements.js";
+import { fill, make } from "../wire.js";
 
 const COLORS = ["red", "green", "blue"];
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild;
   const { terms } = props;
   let value = null;
@@ -22,15 +23,14 @@ export function mount(element, props, trigger, watch) {
   const group = make(
     "div",
     { class: "hl-three", role: "group", "aria-label": terms.title },
-    ...selects.map((each, k) => make("label", {}, make("span", { text: terms[COLORS[k]] }), each)),
+    ...selects.map((each, k) => makeLabel(terms[COLORS[k]], each)),
   );
   const use = make("p", { class: "hl-quiet" }),
     about = make("p", { class: "hl-quiet" });
   const box = make("div", { class: "hl-picker", hidden: true }, group, use, about);
   root.replaceChildren(box);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    value = props.value;
+  return (given) => {
+    value = given;
     box.hidden = !value || !value.count;
     if (!box.hidden) {
       group.hidden = value.count < 2;
@@ -47,6 +47,5 @@ export function mount(element, props, trigger, watch) {
       [use.textContent, about.textContent] = [value.use, value.about];
       use.hidden = !value.use;
     }
-    markDrawn(element, value && value.id, since);
-  });
+  };
 }

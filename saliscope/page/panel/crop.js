@@ -2,19 +2,19 @@
 // It belongs to the preprocessing, so a change selects the model "NAME?crop=...".
 import { frameCrop } from "./crop_frame.js";
 import { explainButton } from "../text/terms.js";
-import { make, watchProps } from "../wire.js";
+import { make } from "../wire.js";
 
 const CENTER = [0.5, 0.5];
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const { terms } = props;
   const use = (crop) => {
     const { base, others } = props.value,
       settings = [...others, ...(crop ? [`crop=${crop}`] : [])];
     trigger("change", { model: settings.length ? `${base}?${settings.join("&")}` : base });
   };
-  const button = (text, crop, more = {}) => make("button", { type: "button", text, onclick: () => use(crop), ...more });
+  const button = (text, crop, more = {}) => make("button", { text, onclick: () => use(crop), ...more });
   const center = button(terms.center, ""),
     whole = button(terms.whole, "whole", { title: terms.whole_hint });
   explainButton(center, terms.word);
@@ -24,11 +24,11 @@ export function mount(element, props, trigger, watch) {
   frameCrop("hl-image", terms.frame, (position) => {
     if (props.value?.base) use(position.map((share) => String(Math.round(100 * share) / 100)).join(","));
   });
-  watchProps(watch, ["value"], () => {
-    const { base, position } = props.value || {};
+  return (value) => {
+    const { base, position } = value || {};
     root.hidden = !base;
     if (!base) return;
     center.setAttribute("aria-pressed", String(String(position) === String(CENTER)));
     whole.setAttribute("aria-pressed", String(position === null));
-  });
+  };
 }

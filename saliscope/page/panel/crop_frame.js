@@ -1,5 +1,6 @@
 // Outlines the crop that the network receives on the image in the left column, and moves it.
 import { state, subscribe } from "../store.js";
+import { placeOf } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const ALIKE = 0.02; // tolerance of the aspect ratio for matching answer and image
@@ -13,10 +14,9 @@ const clamp = (share) => Math.min(1, Math.max(0, share));
 
 class CropFrame {
   constructor(id, label, move) {
-    this.id = id;
+    this.host = document.getElementById(id);
     this.move = move;
     this.crop = null;
-    this.host = null;
     this.timer = 0;
     this.handle = make("i", { tabindex: 0, role: "button", "aria-label": label, title: label });
     this.mark = make("div", { class: "hl-window", hidden: true }, this.handle);
@@ -28,6 +28,9 @@ class CropFrame {
       event.preventDefault();
       this.shift(this.position.map((share, k) => share + step[k]));
     });
+    this.host.append(this.mark);
+    this.host.addEventListener("load", () => this.place(), true); // for another image, the frame waits for its answer
+    subscribe(["image"], () => (this.mark.hidden = true));
   }
 
   /** Where the crop lies between the sides of the image, from 0 to 1. */
@@ -73,44 +76,16 @@ class CropFrame {
   /** Show the crop {window: [left, top, right, bottom] as relative positions, aspect}, or null. */
   show(crop) {
     this.crop = crop && crop.window ? crop : null; // images with the same aspect ratio have the same crop
-    this.attach();
     this.place();
   }
 
-  attach() {
-    const host = document.getElementById(this.id);
-    if (!host || host === this.host) return;
-    this.host = host;
-    const place = () => this.place();
-    host.addEventListener("load", place, true); // for another image, the frame waits for its answer
-    new ResizeObserver(place).observe(host);
-    new MutationObserver(place).observe(host, {
-      childList: true,
-      subtree: true,
-      attributes: true,
-      attributeFilter: ["src"],
-    });
-  }
-
   place() {
-    const { host, mark, handle, crop } = this;
-    if (!host) return;
-    const image = host.querySelector("img"),
-      rect = image && image.getBoundingClientRect();
-    const shown = crop && image && image.complete && image.naturalWidth && rect.width && this.fits(image);
-    if (mark.hidden !== !shown) mark.hidden = !shown;
-    if (!shown) return;
-    if (mark.parentElement !== host) host.append(mark);
-    // object-fit: contain or scale-down
-    const scale = Math.min(rect.width / image.naturalWidth, rect.height / image.naturalHeight);
-    const wide = image.naturalWidth * scale,
-      high = image.naturalHeight * scale,
-      origin = host.getBoundingClientRect();
-    const left = rect.left - origin.left - host.clientLeft + (rect.width - wide) / 2,
-      top = rect.top - origin.top - host.clientTop + (rect.height - high) / 2;
-    mark.style.cssText = `left:${left}px;top:${top}px;width:${wide}px;height:${high}px`;
-    const [l, t, r, b] = crop.window.map((part) => 100 * Math.min(1, Math.max(0, part)));
-    handle.style.cssText = `left:${l}%;top:${t}%;width:${r - l}%;height:${b - t}%`;
+    const { mark, crop } = this,
+      image = this.host.querySelector("img");
+    mark.hidden = !(crop && image?.complete && image.naturalWidth && this.fits(image));
+    if (mark.hidden) return;
+    mark.style.setProperty("--ratio", String(image.naturalWidth / image.naturalHeight));
+    this.handle.style.cssText = placeOf(crop.window.map(clamp));
   }
 
   /** Check whether this can be the image of the answer, and whether it is cropped. */

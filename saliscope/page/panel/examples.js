@@ -2,6 +2,7 @@
 // because the upload field is folded away with the settings.
 import { changeToExample, explainFile } from "./image.js";
 import { state, subscribe } from "../store.js";
+import { makeFileInput } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 let items = [];
@@ -16,35 +17,21 @@ export function stepExample(step) {
 export const thumbnail = ({ src, at }, more = {}) =>
   make("img", { src: new URL(src, document.baseURI), style: `object-position: ${at} 0`, alt: "", ...more });
 
-/** Create the button that opens the file dialog of the system. */
-function uploadButton(text, accept) {
-  const input = make("input", { type: "file", accept, hidden: true, "aria-label": text });
-  input.addEventListener("change", () => {
-    if (input.files[0]) explainFile(input.files[0]);
-    input.value = ""; // so that the same file can be chosen again
-  });
-  const button = make("button", { type: "button", class: "hl-upload", text, onclick: () => input.click() });
-  return [button, input];
-}
-
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props) {
   const root = make("div", { class: "hl-thumbs" }),
     note = make("p", { class: "hl-quiet", hidden: true });
   element.firstElementChild.append(root, note);
-  root.append(...uploadButton(props.terms.upload, props.terms.accept));
+  const { upload: text, accept } = props.terms,
+    input = makeFileInput({ accept, "aria-label": text }, ([file]) => explainFile(file));
+  root.append(make("button", { class: "hl-upload", text, onclick: () => input.click() }), input);
   root.setAttribute("role", "group");
   root.setAttribute("aria-label", props.terms.group);
   for (const item of props.items) {
     root.append(
       make(
         "button",
-        {
-          type: "button",
-          title: item.alt,
-          "data-id": item.id,
-          onclick: () => changeToExample(item),
-        },
+        { title: item.alt, "data-id": item.id, onclick: () => changeToExample(item) },
         thumbnail(item, { alt: item.alt }),
       ),
     );

@@ -3,7 +3,8 @@ import { askQuestion, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { newId, storeImage, uploadFile } from "../shared/stored_images.js";
 import { state, subscribe, update } from "../store.js";
-import { fill, make, watchProps, makeButton } from "../wire.js";
+import { makeFileInput } from "../shared/elements.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const EXAMPLE = "example:";
 
@@ -54,20 +55,15 @@ class ImageField {
     this.terms = terms;
     this.image = make("img", { alt: terms.alt, hidden: true });
     this.empty = make("span", { class: "hl-quiet", text: terms.empty });
-    this.input = make("input", { type: "file", accept: terms.accept, hidden: true, "aria-label": terms.label });
-    this.input.addEventListener("change", () => {
-      if (this.input.files[0]) explainFile(this.input.files[0]);
-      this.input.value = ""; // so that the same file can be chosen again
-    });
-    const choose = () => this.input.click();
+    const input = makeFileInput({ accept: terms.accept, "aria-label": terms.label }, ([file]) => explainFile(file)),
+      choose = () => input.click();
     this.area = make(
       "button",
-      { type: "button", class: "hl-image-area", "aria-label": terms.upload, onclick: choose },
+      { class: "hl-image-area", "aria-label": terms.upload, onclick: choose },
       this.image,
       this.empty,
     );
-    const button = (text, onclick, more = {}) =>
-      make("button", { type: "button", class: "hl-image-tool", text, onclick, ...more });
+    const button = (text, onclick, more = {}) => make("button", { class: "hl-image-tool", text, onclick, ...more });
     this.remove = button("×", () => changeImage({ image: null, src: "" }), {
       "aria-label": terms.remove,
       title: terms.remove,
@@ -82,7 +78,7 @@ class ImageField {
       button(terms.camera, () => this.shoot()),
     );
     this.line = make("p", { class: "hl-quiet", role: "status", hidden: true });
-    element.firstElementChild.replaceChildren(this.area, this.remove, this.input, tools, this.line);
+    element.firstElementChild.replaceChildren(this.area, this.remove, input, tools, this.line);
     subscribe(["image"], () => this.draw());
   }
 
@@ -157,10 +153,10 @@ class ImageField {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props) {
   field = new ImageField(element, props.terms);
-  watchProps(watch, ["value"], () => {
-    if (props.value) showImage(props.value);
-  });
   if (state.image) field.draw();
+  return (value) => {
+    if (value) showImage(value);
+  };
 }

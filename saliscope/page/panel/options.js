@@ -1,6 +1,7 @@
 // The method's options as a form; an empty field means "automatic". An invalid number shows a message at its field, and
 // the form then requests nothing; the last answer stays, marked as outdated.
-import { fill, watchProps, make } from "../wire.js";
+import { makeOption } from "../shared/elements.js";
+import { fill, make } from "../wire.js";
 
 function control(option, value, terms, changed) {
   const id = `hl-option-${option.name}`;
@@ -45,29 +46,25 @@ function control(option, value, terms, changed) {
         validity.rangeOverflow ||
         (whole && !Number.isInteger(number));
       const kind = whole ? terms.whole_number : terms.number;
-      const message = { kind, range: range(option, terms), text: text || terms.empty };
+      const message = { kind, range: range(option, terms.at_least, terms.between), text: text || terms.empty };
       changed(number, wrong ? fill(terms.invalid, message) : "");
     },
   });
 }
 
-function range({ low, high }, terms) {
+/** Return the range of an option in the words for a lower end, or for both. */
+function range({ low, high }, atLeast, between) {
   if ((low ?? null) === null) return "";
-  return fill((high ?? null) === null ? terms.at_least : terms.between, { low, high });
-}
-
-function limits({ low, high }, terms) {
-  if ((low ?? null) === null) return "";
-  return fill((high ?? null) === null ? terms.low : terms.range, { low, high });
+  return fill((high ?? null) === null ? atLeast : between, { low, high });
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild,
     { terms } = props;
   let drawn = null;
-  watchProps(watch, ["value"], () => {
-    const { schema = [], values: given = {} } = props.value || {};
+  return (value) => {
+    const { schema = [], values: given = {} } = value || {};
     const values = { ...given };
     const wrongs = new Map();
     const form = JSON.stringify([schema, values]);
@@ -79,7 +76,7 @@ export function mount(element, props, trigger, watch) {
     }
     root.replaceChildren(
       ...schema.map((option) => {
-        const about = [option.help, limits(option, terms)].filter(Boolean).join(" · ");
+        const about = [option.help, range(option, terms.low, terms.range)].filter(Boolean).join(" · ");
         const changed = (value, wrong = "") => {
           const was = wrongs.size;
           if (wrong) wrongs.set(option.name, field.value || terms.no_number);
@@ -92,16 +89,9 @@ export function mount(element, props, trigger, watch) {
           if (was !== wrongs.size) trigger("change", {}); // whether the map matches the form has changed
         };
         const field = control(option, values[option.name] ?? option.default, terms, changed);
-        const note = make("small", { id: `${field.id}-note`, text: about });
-        field.setAttribute("aria-describedby", note.id);
-        return make(
-          "div",
-          { class: "hl-option" },
-          make("label", { for: field.id, text: option.name.replaceAll("_", " ") }),
-          field,
-          note,
-        );
+        const note = make("small", { text: about });
+        return makeOption(option.name.replaceAll("_", " "), field, note);
       }),
     );
-  });
+  };
 }

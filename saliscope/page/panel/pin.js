@@ -3,11 +3,11 @@ import { setSettings, settings } from "../parts.js";
 import { recordChoice } from "../shared/address.js";
 import { isOutdated } from "../shared/outdated.js";
 import { state, subscribe } from "../store.js";
-import { make, watchProps } from "../wire.js";
+import { makeTick } from "../shared/elements.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const input = make("input", { type: "checkbox" });
+export function mount(element, props) {
+  const { input, root } = makeTick(props.text, {});
   /** Select the predicted class; its map is shown already. */
   const keepPrediction = () => {
     const predicted = state.likely[0]?.name;
@@ -22,8 +22,8 @@ export function mount(element, props, trigger, watch) {
     recordChoice();
   });
   subscribe(["answered"], keepPrediction);
-  element.firstElementChild.append(make("label", {}, input, make("span", { text: props.text })));
-  watchProps(watch, ["value"], () => {
-    input.checked = Boolean(props.value);
-  });
+  element.firstElementChild.append(root);
+  return (value) => {
+    input.checked = Boolean(value);
+  };
 }

@@ -1,6 +1,7 @@
 // The choice of a second image: an example, or a file of the user. The changes of channels and the erase view use it.
 import { thumbnail } from "./examples.js";
 import { uploadFile } from "../shared/stored_images.js";
+import { makeFileInput } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 export class SecondImage {
@@ -17,7 +18,6 @@ export class SecondImage {
       make(
         "button",
         {
-          type: "button",
           "data-id": id,
           "aria-label": fill(terms.example, { name: alt }),
           title: alt,
@@ -26,7 +26,7 @@ export class SecondImage {
         thumbnail({ src, at }),
       ),
     );
-    this.file = make("input", { type: "file", accept: terms.accept, hidden: true, onchange: () => this.upload() });
+    const input = makeFileInput({ accept: terms.accept }, ([blob]) => this.upload(blob));
     this.preview = make("img", { alt: "", hidden: true });
     this.line = make("span", { class: "hl-quiet", role: "status" });
     this.root = make(
@@ -34,17 +34,14 @@ export class SecondImage {
       { class: "hl-second", role: "group", "aria-label": terms.title, hidden: true },
       make("span", { text: terms.title }),
       make("div", { class: "hl-thumbs" }, ...this.buttons),
-      this.file,
-      makeButton(terms.upload, () => this.file.click()),
+      input,
+      makeButton(terms.upload, () => input.click()),
       this.preview,
       this.line,
     );
   }
 
-  async upload() {
-    const [blob] = this.file.files;
-    this.file.value = ""; // so that the same file can be chosen again
-    if (!blob) return;
+  async upload(blob) {
     this.line.textContent = this.terms.uploading;
     const { path: file } = await uploadFile({ blob, name: blob.name });
     if (!file) {

@@ -1,29 +1,23 @@
 // What was assumed about the user's own network, and a form to change it. A change selects "NAME?size=...".
-import { make, watchProps, makeButton } from "../wire.js";
+import { makeOption, makeSelect } from "../shared/elements.js";
+import { make, makeButton } from "../wire.js";
 
 function field(name, value, choices, terms, send) {
   const [title, help] = terms.fields[name];
-  const id = `hl-preprocessing-${name}`;
+  const shared = { id: `hl-preprocessing-${name}`, name, onkeydown: (event) => event.key === "Enter" && send() };
   const control = choices
-    ? make(
-        "select",
-        { id, name },
-        ...choices.map(([kind, text]) => make("option", { value: kind, text, selected: kind === value })),
-      )
-    : make("input", { id, name, type: "text", value, spellcheck: "false", autocomplete: "off" });
-  control.setAttribute("aria-describedby", `${id}-note`);
-  control.onkeydown = (event) => event.key === "Enter" && send();
-  const note = make("small", { id: `${id}-note`, text: help });
-  return make("div", { class: "hl-option" }, make("label", { for: id, text: title }), control, note);
+    ? makeSelect(shared, choices)
+    : make("input", { ...shared, type: "text", value, spellcheck: "false", autocomplete: "off" });
+  control.value = value;
+  return makeOption(title, control, make("small", { text: help }));
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, { terms }, trigger) {
   const root = element.firstElementChild;
-  const { terms } = props;
   let isOpen = false;
-  watchProps(watch, ["value"], () => {
-    const { notes = [], base, values, changed = {}, devices = [], summary } = props.value || {};
+  return (value) => {
+    const { notes = [], base, values, changed = {}, devices = [], summary } = value || {};
     const choices = { score: Object.entries(terms.scores), device: devices.map((name) => [name, name]) };
     if (!values) return root.replaceChildren();
     const send = () => {
@@ -53,5 +47,5 @@ export function mount(element, props, trigger, watch) {
         details,
       ),
     );
-  });
+  };
 }

@@ -1,26 +1,12 @@
 // The maps of an answer at all blocks: as small maps over the image, and unpacked for previews.
 import { unpackMap } from "../drawing/field.js";
-import { draw, view } from "../drawing/paint.js";
+import { paintSmall } from "../maps/small_map.js";
 import { MAP } from "./geometry.js";
-
-const SIDE = MAP * Math.min(3, Math.ceil(window.devicePixelRatio || 1));
 
 /** Create a canvas with the image, and the map over it if there is one. */
 export function thumbnail(image, field = null) {
-  const canvas = document.createElement("canvas"),
-    ratio = image?.naturalWidth ? image.naturalHeight / image.naturalWidth : 1;
-  canvas.width = Math.max(1, Math.round(SIDE * Math.min(1, 1 / ratio)));
-  canvas.height = Math.max(1, Math.round(SIDE * Math.min(1, ratio)));
-  const { width, height } = canvas,
-    context = canvas.getContext("2d", { willReadFrequently: true });
-  context.imageSmoothingQuality = "high";
-  context.fillStyle = "#808080";
-  context.fillRect(0, 0, width, height);
-  if (image) context.drawImage(image, 0, 0, width, height);
-  if (!field) return canvas;
-  const pixels = context.getImageData(0, 0, width, height);
-  draw(pixels.data, width, height, { ...view(field), lines: false });
-  context.putImageData(pixels, 0, 0);
+  const canvas = document.createElement("canvas");
+  paintSmall(canvas, image, field, MAP);
   return canvas;
 }
 

@@ -1,5 +1,6 @@
 // Sizes and positions in the network diagram: width by channels, height by resolution, arcs of skip connections.
 import { svg } from "../drawing/graph.js";
+import { setAttributes } from "../wire.js";
 
 export const MAP = 48; // pixels of the side of a map
 const WIDTHS = [58, 90],
@@ -112,9 +113,7 @@ export function placeArcs(found, items, tall) {
 export function drawArcs(root, arcs, spans, gap, bottom) {
   const width = spans.at(-1)[1],
     line = bottom - MAP / 2 - 6;
-  root.setAttribute("viewBox", `0 0 ${width} ${bottom}`);
-  root.setAttribute("width", width);
-  root.setAttribute("height", bottom);
+  setAttributes(root, { viewBox: `0 0 ${width} ${bottom}`, width, height: bottom });
   root.style.opacity = arcs.length > 60 ? "0.6" : "1"; // keeps dense networks readable
   const middle = ([left, right]) => (left + right) / 2;
   const paths = arcs.map(({ a, b, projected, inside, rise }) => {

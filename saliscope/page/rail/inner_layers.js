@@ -30,7 +30,6 @@ export class InnerLayers {
     this.buttons = [];
     this.last = null;
     this.button = make("button", {
-      type: "button",
       class: "hl-link hl-rail-open",
       "aria-expanded": "false",
       hidden: true,
@@ -106,7 +105,6 @@ export class InnerLayers {
     return make(
       "button",
       {
-        type: "button",
         role: "radio",
         "data-layer": name,
         "data-why": reason,

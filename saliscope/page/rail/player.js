@@ -10,12 +10,7 @@ export class Player {
    */
   constructor(on) {
     this.on = on;
-    this.playing = false;
-    this.timer = 0;
-    this.frame = 0;
-    this.stopOutside = (event) => {
-      if (!this.root.contains(event.target)) this.stop();
-    };
+    this.ended = null; // while it is playing
   }
 
   /** @param {HTMLElement} root the diagram; a click or a key anywhere else stops playing */
@@ -23,47 +18,47 @@ export class Player {
     this.root = root;
   }
 
+  get playing() {
+    return this.ended !== null;
+  }
+
   toggle() {
     if (this.playing) this.stop();
     else this.start();
   }
 
-  start() {
+  async start() {
     const layers = this.on.layers();
     if (!layers.length) return;
-    this.playing = true;
-    for (const name of ["pointerdown", "keydown"]) document.addEventListener(name, this.stopOutside, true);
-    this.step(layers, 0);
+    const { signal } = (this.ended = new AbortController()),
+      moves = !window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    for (const name of ["pointerdown", "keydown"])
+      document.addEventListener(name, ({ target }) => this.root.contains(target) || this.stop(), {
+        capture: true,
+        signal,
+      });
+    for (const [k, layer] of layers.entries()) {
+      if (k && moves) await this.fade(layers[k - 1], layer, signal);
+      if (signal.aborted) return;
+      this.on.show(layer, null, 1);
+      await new Promise((resolve) => setTimeout(resolve, HOLD));
+    }
+    if (!signal.aborted) this.stop();
   }
 
   stop() {
     if (!this.playing) return;
-    this.playing = false;
-    clearTimeout(this.timer);
-    cancelAnimationFrame(this.frame);
-    for (const name of ["pointerdown", "keydown"]) document.removeEventListener(name, this.stopOutside, true);
+    this.ended.abort();
+    this.ended = null;
     this.on.end();
   }
 
-  step(layers, k) {
-    if (k === layers.length) return this.stop();
-    const moves = !window.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const hold = () => {
-      this.on.show(layers[k], null, 1);
-      this.timer = setTimeout(() => this.step(layers, k + 1), HOLD);
-    };
-    if (k && moves) this.fade(layers[k - 1], layers[k], hold);
-    else hold();
-  }
-
-  fade(from, to, then) {
+  async fade(from, to, signal) {
     const since = performance.now();
-    const draw = (now) => {
-      const share = (now - since) / FADE;
-      if (share >= 1) return then();
-      this.on.show(to, from, Math.max(0, share));
-      this.frame = requestAnimationFrame(draw);
-    };
-    this.frame = requestAnimationFrame(draw);
+    for (let share = 0; share < 1 && !signal.aborted;) {
+      this.on.show(to, from, share);
+      const now = await new Promise(requestAnimationFrame);
+      share = Math.max(0, (now - since) / FADE);
+    }
   }
 }

@@ -13,7 +13,8 @@ import { isOutdated } from "../shared/outdated.js";
 import { explain } from "../text/terms.js";
 import { Segments } from "../navigation/segments.js";
 import { change, state, subscribe, update } from "../store.js";
-import { downloadFile, fill, watchProps, make, makeButton, markDrawn } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { downloadFile, fill, make, makeButton } from "../wire.js";
 
 /**
  * What the parts of the diagram can do; layers are positions in the network.
@@ -24,13 +25,10 @@ import { downloadFile, fill, watchProps, make, makeButton, markDrawn } from "../
  * @property {() => void} play starts playing the maps from input to output, or stops it
  */
 
-class Rail {
+class Rail extends Component {
   constructor(element, props, trigger) {
-    const { terms } = props;
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
+    super(element, props, trigger);
+    const { terms } = this;
     this.drawn = "";
     this.network = null;
     this.maps = null;
@@ -51,7 +49,7 @@ class Rail {
       show: (layer, from, share) => this.play(layer, from, share),
       end: () => this.point(null),
     });
-    this.build(element.firstElementChild);
+    this.build();
     subscribe(["network"], () => this.drawNetwork());
     subscribe(["rail"], () => this.update());
     subscribe(["asked"], () => {
@@ -67,20 +65,14 @@ class Rail {
     this.describe();
   }
 
-  build(root) {
-    const { terms } = this;
+  build() {
+    const { terms, root } = this;
     this.text = make("p", { class: "hl-rail-read" });
     this.about = make("p", { class: "hl-quiet" });
     this.button = makeButton(terms.play, () => this.player.toggle(), { "aria-pressed": "false", disabled: true });
     const title = make("h2", { class: "hl-title", text: terms.title });
-    this.view = new Segments(
-      terms.view,
-      [
-        ["diagram", terms.diagram],
-        ["table", terms.table],
-      ],
-      () => this.showView(),
-    );
+    const views = ["diagram", "table"].map((name) => [name, terms[name]]);
+    this.view = new Segments(terms.view, views, () => this.showView());
     this.save = makeButton(terms.save_svg, () => this.saveView(), { disabled: true });
     const tools = [this.inner.button, this.button, this.view.root, this.save];
     const head = make("div", { class: "hl-rail-head" }, title, this.about, ...tools);
@@ -221,19 +213,13 @@ class Rail {
   }
 
   /** Handle the maps of a new answer. */
-  async receive() {
-    const since = performance.now(),
-      value = this.props.value || {};
+  async receive(value) {
     this.owner = state.network?.model || null;
-    if (value.chosen) change("rail", { chosen: value.chosen });
+    if (value?.chosen) change("rail", { chosen: value.chosen });
     this.update();
     await this.showMaps();
-    if (value === (this.props.value || value)) markDrawn(this.element, value.id, since);
+    return value === this.props.value;
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const rail = new Rail(element, props, trigger);
-  watchProps(watch, ["value"], () => rail.receive());
-}
+export const mount = mountClass(Rail);

@@ -5,6 +5,7 @@ import { drawArcs, layout, lengths, placeArcs, roomFor } from "./geometry.js";
 import { createLabels } from "./labels.js";
 import { blockOf, currentNorms, describeLayer, keyTarget } from "./network.js";
 import { svg } from "../drawing/graph.js";
+import { reveal } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 const LEAST_TOP = 6; // pixels above the highest box
@@ -96,7 +97,6 @@ export class Track {
     const box = make(
       "button",
       {
-        type: "button",
         class: "hl-rail-box",
         "data-layer": name,
         "data-why": reason,
@@ -128,7 +128,6 @@ export class Track {
       count = to - from + 1;
     const names = { first: layers[blocks[from].out].name, last: layers[blocks[to].out].name, count };
     const badge = make("button", {
-      type: "button",
       class: "hl-rail-badge",
       text: fill(opened ? this.terms.close : this.terms.count, { count }),
       "aria-label": fill(opened ? this.terms.close_label : this.terms.open_label, names),
@@ -184,12 +183,8 @@ export class Track {
     this.boxes.forEach((box, k) => box.classList.toggle("hl-rail-shown", this.outOf(this.items[k]) === layer));
   }
 
-  reveal({ offsetLeft, offsetWidth }) {
-    const { root } = this,
-      left = offsetLeft - 24,
-      right = offsetLeft + offsetWidth + 24;
-    if (left < root.scrollLeft) root.scrollLeft = left;
-    else if (right > root.scrollLeft + root.clientWidth) root.scrollLeft = right - root.clientWidth;
+  reveal(box) {
+    reveal(this.root, box, 24);
   }
 
   /** Scroll to the box of a layer. */

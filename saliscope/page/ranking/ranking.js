@@ -3,35 +3,33 @@ import { COLUMNS, csv, FIRST, Row, sortRows } from "./rows.js";
 import { loadImage } from "../drawing/surface.js";
 import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
-import { watchProps, make, markDrawn, downloadFile, makeButton } from "../wire.js";
+import { Component, mountClass } from "../parts.js";
+import { StatusLine } from "../shared/status_line.js";
+import { makeSelect, markInvalid } from "../shared/elements.js";
+import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
 
-class Ranking {
+class Ranking extends Component {
   constructor(element, props, trigger) {
-    const { terms, form } = props,
-      { id } = element;
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = terms;
-    this.form = form;
-    this.id = id;
+    super(element, props, trigger);
+    const { terms } = this;
+    this.form = props.form;
+    this.id = element.id;
     this.rows = new Map();
     this.value = null;
     this.photo = null;
     this.sort = "order";
     this.direction = 1;
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+    this.status = new StatusLine(terms.progress);
     this.notes = make("div", { class: "hl-ranking-notes" });
     this.short = make("p", { class: "hl-quiet hl-ranking-short" });
     this.others = make("details", { class: "hl-ranking-others", hidden: true }, make("summary"), make("ul"));
-    element.firstElementChild.replaceChildren(
+    this.root.replaceChildren(
       make("h2", { class: "hl-heading", text: terms.title }),
       make("p", { class: "hl-quiet hl-ranking-text", text: terms.text }),
       this.buildForm(),
-      make("div", { class: "hl-ranking-say" }, this.line, this.bar),
+      make("div", { class: "hl-ranking-say" }, this.status.line, this.status.bar),
       this.buildTable(),
       this.short,
       this.notes,
@@ -61,12 +59,8 @@ class Ranking {
       value: form.seconds,
       oninput: () => this.validate(),
     });
-    this.layers = make(
-      "select",
-      { id: `${id}-layers` },
-      make("option", { value: "every", text: terms.stages }),
-      make("option", { value: "here", text: terms.here }),
-    );
+    const layers = { every: terms.stages, here: terms.here };
+    this.layers = makeSelect({ id: `${id}-layers` }, Object.entries(layers));
     this.startButton = makeButton(terms.start, null, { type: "submit", class: "hl-button hl-ranking-go" });
     this.stopButton = makeButton(terms.stop, () => this.trigger("stop", {}), {
       disabled: true,
@@ -114,7 +108,7 @@ class Ranking {
     const [text, title] = this.terms.columns[name];
     const button = make(
       "button",
-      { type: "button", title, onclick: () => this.order(name) },
+      { title, onclick: () => this.order(name) },
       text,
       make("i", { "aria-hidden": "true" }),
     );
@@ -131,17 +125,10 @@ class Ranking {
     this.draw(true);
   }
 
-  get requestedSeconds() {
-    return this.seconds.valueAsNumber;
-  }
-
   validate() {
-    const wrong = !(this.requestedSeconds >= this.form.low && this.requestedSeconds <= this.form.high);
-    this.message.textContent = wrong ? this.terms.wrong : "";
-    if (wrong) this.seconds.setAttribute("aria-invalid", "true");
-    else this.seconds.removeAttribute("aria-invalid");
-    if (wrong) this.seconds.setAttribute("aria-describedby", this.message.id);
-    else this.seconds.removeAttribute("aria-describedby");
+    const seconds = this.seconds.valueAsNumber,
+      wrong = !(seconds >= this.form.low && seconds <= this.form.high);
+    markInvalid(this.seconds, this.message, wrong ? this.terms.wrong : "");
     return !wrong;
   }
 
@@ -149,31 +136,26 @@ class Ranking {
     if (!this.validate()) return void this.seconds.focus();
     this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
     this.stopButton.disabled = false;
-    this.trigger("submit", { seconds: this.requestedSeconds, layers: this.layers.value });
+    this.trigger("submit", { seconds: this.seconds.valueAsNumber, layers: this.layers.value });
   }
 
   showStatus({ kind, parts, fraction = null }) {
-    this.line.replaceChildren(...parts.map((part) => make(part.strong ? "strong" : "span", { text: part.text })));
-    this.line.dataset.kind = kind;
-    this.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite"); // not five times a second
-    this.bar.hidden = fraction === null;
-    if (fraction !== null) this.bar.value = fraction;
+    this.status.say(kind, parts, fraction);
+    this.status.line.setAttribute("aria-live", kind === "busy" ? "off" : "polite"); // not five times a second
     this.element.dataset.state = kind;
   }
 
   async receive(value) {
-    const since = performance.now();
     if (!value) return;
     this.showStatus(value);
     this.stopButton.disabled = value.kind !== "busy";
     if (value.rows) {
       this.value = value;
       this.photo = value.crop ? await loadImage(value.crop.src) : this.photo;
-      if (this.value !== value) return;
+      if (this.value !== value) return false;
       this.showDetails(value);
       this.mark();
     }
-    markDrawn(this.element, value.id, since);
   }
 
   /** Update the text below the table. */
@@ -195,7 +177,7 @@ class Ranking {
       old = Boolean(value?.subject && question && value.subject !== question.subject);
     this.box.toggleAttribute("data-old", old);
     if (old && value.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
-    else if (!old && this.line.dataset.kind === "old") this.showStatus(value);
+    else if (!old && this.status.kind === "old") this.showStatus(value);
     this.draw();
   }
 
@@ -255,8 +237,4 @@ class Ranking {
   }
 }
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const ranking = new Ranking(element, props, trigger);
-  watchProps(watch, ["value"], () => ranking.receive(props.value));
-}
+export const mount = mountClass(Ranking);

@@ -1,5 +1,5 @@
 // One row of the ranking: rank, small map, numbers, and the results of the metrics.
-import { draw, view } from "../drawing/paint.js";
+import { paintSmall } from "../maps/small_map.js";
 import { bytes, fill, make } from "../wire.js";
 
 const SIDE = 40; // CSS pixels of the small map
@@ -30,7 +30,6 @@ export class Row {
     this.place = make("td", { class: "hl-ranking-place" });
     this.canvas = make("canvas", { class: "hl-ranking-small", width: 1, height: 1, "aria-hidden": "true" });
     this.button = make("button", {
-      type: "button",
       class: "hl-ranking-name",
       onclick: (event) => {
         event.stopPropagation();
@@ -100,21 +99,8 @@ export class Row {
 
   paint({ map, by_size: bySize }, photo) {
     this.stamp = map.b64 + Boolean(photo);
-    const side = Math.round(SIDE * Math.min(3, window.devicePixelRatio || 1)),
-      { canvas } = this;
-    const tall = photo ? photo.naturalHeight / photo.naturalWidth : 1;
-    [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
-      Math.max(1, Math.round(each)),
-    );
-    const context = canvas.getContext("2d", { willReadFrequently: true }),
-      { width, height } = canvas;
-    context.fillStyle = "#808080";
-    context.fillRect(0, 0, width, height);
-    if (photo) context.drawImage(photo, 0, 0, width, height);
-    const pixels = context.getImageData(0, 0, width, height),
-      values = Float32Array.from(new Int8Array(bytes(map.b64).buffer));
-    draw(pixels.data, width, height, { ...view({ ...map, values }, { signed: !bySize }), lines: false });
-    context.putImageData(pixels, 0, 0);
+    const values = Float32Array.from(new Int8Array(bytes(map.b64).buffer));
+    paintSmall(this.canvas, photo, { ...map, values }, SIDE, { signed: !bySize });
   }
 }
 

@@ -1,7 +1,7 @@
 // A bundle: a zip with everything a map was computed from, which `saliscope replay` recomputes. The server provides
 // the image without metadata, hashes and versions; map, figure and display settings come from the page.
 import { verdictOf } from "../drawing/verdict.js";
-import { floats, watchProps, encodeNpy } from "../wire.js";
+import { floats, encodeNpy } from "../wire.js";
 import { zip } from "./formats/zip.js";
 
 const waiting = new Map();
@@ -56,14 +56,13 @@ export async function bundle(pieces, terms, more = {}, second = null) {
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   send = (data) => trigger("submit", data);
-  watchProps(watch, ["value"], () => {
-    const { value } = props,
-      request = value && waiting.get(value.number);
+  return (value) => {
+    const request = value && waiting.get(value.number);
     if (!request) return;
     waiting.delete(value.number);
     if (value.refused) request.reject(new Error(value.refused));
     else request.resolve(value.part);
-  });
+  };
 }

@@ -1,29 +1,26 @@
 // Saves a comparison: one figure of all panels, or one zip of everything their maps were computed from.
 import { bundle } from "./bundle.js";
-import { pdf, png, svg } from "./figure.js";
-import { copyCitations, copyImage, Menu } from "./menu.js";
+import { png } from "./figure.js";
+import { copyCitations, figureItems, Menu } from "./menu.js";
 import { encodeNpy, downloadFile } from "../wire.js";
 
 const NAME = "comparison";
+
+/** Return a panel in the format of figure.js. */
+function figurePanel({ mapView, letter }) {
+  const drawing = [mapView.drawing, mapView.rangeNote.textContent].filter(Boolean).join(" ");
+  return { ...mapView.panel, name: letter.textContent, drawing };
+}
 
 export class ComparisonExport {
   constructor(board) {
     this.board = board;
     const terms = board.props.save,
-      figure = (suffix, create) => async () => downloadFile(await create(this.figurePanels), `${NAME}-figure${suffix}`);
+      values = () => this.panels.map(({ mapView }) => mapView.value),
+      panels = () => this.panels.map(figurePanel);
     const items = [
-      [...terms.png, figure(".png", png)],
-      [...terms.svg, figure(".svg", svg)],
-      [...terms.pdf, figure(".pdf", pdf)],
-      [...terms.copy, () => copyImage(png(this.figurePanels), terms)],
-      [
-        ...terms.bibtex,
-        () =>
-          copyCitations(
-            this.panels.map(({ mapView }) => mapView.value),
-            terms,
-          ),
-      ],
+      ...figureItems(terms, () => NAME, panels),
+      [...terms.bibtex, () => copyCitations(values(), terms)],
       [...terms.bundle, () => this.bundle()],
     ];
     this.menu = new Menu(terms, items, () => {
@@ -43,28 +40,8 @@ export class ComparisonExport {
     return this.panels.filter((panel) => panel.answer?.value.state === "done");
   }
 
-  get figurePanels() {
-    return this.panels.map((panel) => this.figurePanel(panel));
-  }
-
   enable() {
     this.menu.button.disabled = !this.panels.length;
-  }
-
-  /** Return a panel in the format of figure.js. */
-  figurePanel({ mapView, letter }) {
-    return {
-      name: letter.textContent,
-      image: mapView.surface.image,
-      rendering: mapView.rendering,
-      value: mapView.value,
-      opacity: this.board.tools.opacity,
-      mapOnly: false,
-      bar: mapView.bar,
-      ticks: mapView.ticks,
-      label: mapView.label,
-      drawing: [mapView.drawing, mapView.rangeNote.textContent].filter(Boolean).join(" "),
-    };
   }
 
   /** Save everything; returns a message if maps are left out. */
@@ -74,16 +51,11 @@ export class ComparisonExport {
       left = this.board.panels.length - whole.length;
     const pieces = [];
     for (const panel of whole) {
-      const { colors, low, high, smooth } = panel.mapView.rendering;
-      pieces.push({
-        value: panel.mapView.value,
-        name: panel.letter.textContent,
-        figure: await png([this.figurePanel(panel)]),
-        view: { opacity: this.board.tools.opacity, colors, limits: [low, high], smooth },
-      });
+      const { value, settings: view } = panel.mapView;
+      pieces.push({ value, view, name: panel.letter.textContent, figure: await png([figurePanel(panel)]) });
     }
     const more = {
-      "figure.png": await png(whole.map((panel) => this.figurePanel(panel))),
+      "figure.png": await png(whole.map(figurePanel)),
       "correlations.json": `${JSON.stringify(pair.correlations(whole), null, 2)}\n`,
     };
     const { map } = pair.mapView;

@@ -8,11 +8,12 @@ import { options } from "./options.js";
 import { Pdf } from "./formats/pdf.js";
 import { withResolution } from "./formats/png.js";
 import { Svg } from "./formats/svg.js";
-import { table } from "../drawing/colors.js";
+import { table as tableOf } from "../drawing/colors.js";
 import { RULE } from "../drawing/constants.js";
 import { enlarge } from "../drawing/field.js";
 import { Surface } from "../drawing/surface.js";
 import { CLASS_COLORS } from "../drawing/objects.js";
+import { paintPixels } from "../drawing/paint.js";
 
 /**
  * @typedef {object} Panel an image and a map as they are shown
@@ -276,24 +277,21 @@ export function pdf(panels) {
  */
 export function transparent({ image, rendering }) {
   const canvas = document.createElement("canvas"),
-    width = MAP_SIDE;
-  [canvas.width, canvas.height] = [
-    width,
-    Math.max(1, Math.round(image ? (width * image.naturalHeight) / image.naturalWidth : width)),
-  ];
-  const context = canvas.getContext("2d"),
-    pixels = context.createImageData(canvas.width, canvas.height);
-  const values = enlarge(rendering, canvas.width, canvas.height, rendering.smooth),
-    colors = table(rendering.colors),
-    signed = rendering.colors === "signed";
-  for (let i = 0, p = 0; i < values.length; i++, p += 4) {
-    const share = signed ? values[i] / rendering.high : (values[i] - rendering.low) / (rendering.high - rendering.low);
-    const within = Math.max(signed ? -1 : 0, Math.min(1, share));
-    if (Number.isNaN(within)) continue;
-    const at = 3 * Math.round(255 * (signed ? (1 + within) / 2 : within));
-    for (let c = 0; c < 3; c++) pixels.data[p + c] = colors[at + c];
-    pixels.data[p + 3] = Math.round(255 * Math.abs(within) ** RULE.curve);
-  }
-  context.putImageData(pixels, 0, 0);
+    width = MAP_SIDE,
+    height = Math.max(1, Math.round(width * ratioOf({ image })));
+  const { low, high, colors, smooth } = rendering,
+    values = enlarge(rendering, width, height, smooth),
+    table = tableOf(colors),
+    signed = colors === "signed";
+  paintPixels(canvas, width, height, (pixels) => {
+    for (let i = 0, p = 0; i < values.length; i++, p += 4) {
+      const share = signed ? values[i] / high : (values[i] - low) / (high - low);
+      const within = Math.max(signed ? -1 : 0, Math.min(1, share));
+      if (Number.isNaN(within)) continue;
+      const at = 3 * Math.round(255 * (signed ? (1 + within) / 2 : within));
+      for (let c = 0; c < 3; c++) pixels[p + c] = table[at + c];
+      pixels[p + 3] = Math.round(255 * Math.abs(within) ** RULE.curve);
+    }
+  });
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

@@ -1,9 +1,8 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
+import { pdf, png, svg } from "./figure.js";
 import { optionsForm } from "./options.js";
-import { dismiss, placePanel } from "../shared/dismiss.js";
-import { make, makeButton } from "../wire.js";
-
-let menus = 0;
+import { Disclosure, placePanel } from "../shared/dismiss.js";
+import { make, makeButton, downloadFile } from "../wire.js";
 
 /**
  * Copy an image; the clipboard accepts it only during a click, so it may still be in progress.
@@ -11,7 +10,7 @@ let menus = 0;
  * @param {Record<string, any>} terms
  * @returns {Promise<string>} a message
  */
-export async function copyImage(image, terms) {
+async function copyImage(image, terms) {
   try {
     await navigator.clipboard.write([new ClipboardItem({ "image/png": image })]);
   } catch {
@@ -37,34 +36,49 @@ export async function copyCitations(values, terms) {
   return terms.copied;
 }
 
+/**
+ * Return the entries of a menu that save or copy a figure.
+ * @param {Record<string, any>} terms
+ * @param {() => string} name of the files, without "-figure.png"
+ * @param {() => import("./figure.js").Panel[]} panels
+ */
+export function figureItems(terms, name, panels) {
+  const file = (suffix, create) => async () => {
+    const path = `${name()}-figure${suffix}`; // of this map, also if another one arrives meanwhile
+    downloadFile(await create(panels()), path);
+  };
+  return [
+    [...terms.png, file(".png", png)],
+    [...terms.svg, file(".svg", svg)],
+    [...terms.pdf, file(".pdf", pdf)],
+    [...terms.copy, () => copyImage(png(panels()), terms)],
+  ];
+}
+
 /** A button that opens a list of buttons: `items` are [text, title, act]; errors of `act` are shown next to it. */
-export class Menu {
-  constructor(terms, items, opened) {
+export class Menu extends Disclosure {
+  constructor(terms, items, prepare) {
+    const entries = items.map(([text, title, act]) => make("button", { title, text, onclick: () => this.act(act) })),
+      form = optionsForm(terms.options);
+    const list = make("div", { class: "hl-share-items" }, ...entries, form.root);
+    super(makeButton(terms.save, null, { disabled: true }), list, "hl-share");
     this.terms = terms;
-    this.opened = opened;
-    this.entries = items.map(([label, title, act]) =>
-      make("button", { type: "button", title, text: label, onclick: () => this.act(act) }),
-    );
-    this.form = optionsForm(terms.options);
-    const attributes = { class: "hl-share-items", id: `hl-share-${++menus}`, hidden: true };
-    this.list = make("div", attributes, ...this.entries, this.form.root);
-    const closed = { "aria-expanded": "false", "aria-controls": this.list.id, disabled: true };
-    this.button = makeButton(terms.save, () => this.open(this.list.hidden), closed);
+    this.prepare = prepare;
+    this.form = form;
+    this.entries = entries;
     this.note = make("p", { class: "hl-quiet hl-share-note", role: "status", hidden: true });
-    this.root = make("div", { class: "hl-share" }, this.button, this.list, this.note);
-    dismiss(this.root, this.button, this.list, () => this.open(false));
+    this.root.append(this.note);
   }
 
-  open(on) {
-    if (on !== this.list.hidden) return;
-    if (on) {
-      this.opened();
-      this.form.reset(); // another menu may have changed the settings
-    }
+  opened() {
+    this.prepare();
+    this.form.reset(); // another menu may have changed the settings
     this.showMessage("");
-    this.list.hidden = !on;
-    this.button.setAttribute("aria-expanded", String(on));
-    if (on) placePanel(this.list);
+    placePanel(this.panel);
+  }
+
+  closed() {
+    this.showMessage("");
   }
 
   showMessage(text) {

@@ -1,10 +1,8 @@
 // The "Save" menu of a map.
 import { bundle } from "./bundle.js";
-import { copyCitations, copyImage, Menu } from "./menu.js";
+import { copyCitations, figureItems, Menu } from "./menu.js";
 import { encodeNpy, downloadFile } from "../wire.js";
-import { pdf, png, svg, transparent } from "./figure.js";
-
-const FORMATS = { pdf, png, svg, transparent };
+import { png, transparent } from "./figure.js";
 
 /**
  * Create the menu of one map.
@@ -34,26 +32,19 @@ export function createSaveMenu(view) {
     const { name } = view.value;
     downloadFile(await create(), `${name}${suffix}`);
   };
-  /** Create a figure. */
-  const figure = async (format) => {
-    const shown = panel();
-    return FORMATS[format](format === "transparent" ? shown : [shown]);
-  };
+  const name = () => view.value.name,
+    values = () => encodeNpy(view.map.values, [view.map.h, view.map.w]);
   const items = [
-    [...terms.png, file("-figure.png", () => figure("png"))],
-    [...terms.svg, file("-figure.svg", () => figure("svg"))],
-    [...terms.pdf, file("-figure.pdf", () => figure("pdf"))],
-    [...terms.copy, () => copyImage(figure("png"), terms)],
+    ...figureItems(terms, name, () => [panel()]),
     [...terms.bibtex, () => copyCitations([view.value], terms)],
-    [...terms.map, file("-map.png", () => figure("transparent"))],
+    [...terms.map, file("-map.png", () => transparent(panel()))],
     [...terms.shown, () => view.png()],
-    [...terms.values, file(".npy", () => encodeNpy(view.map.values, [view.map.h, view.map.w]))],
+    [...terms.values, file(".npy", values)],
     [
       ...terms.bundle,
       file("-bundle.zip", async () => {
-        const { value } = view,
-          shown = settings();
-        return bundle([{ value, view: shown, figure: await figure("png") }], terms);
+        const piece = { value: view.value, view: settings(), figure: await png([panel()]) };
+        return bundle([piece], terms);
       }),
     ],
   ];

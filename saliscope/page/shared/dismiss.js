@@ -1,26 +1,57 @@
-// What closes an open panel of a button, and on which side it opens.
+// A button that opens a panel, what closes it, and on which side it opens.
+import { make } from "../wire.js";
 
-/**
- * Call `close` when the user leaves an open panel: by Escape, which returns the focus to its button, by moving the
- * focus elsewhere, or by a press outside.
- * @param {HTMLElement} root contains the button and the panel
- * @param {HTMLButtonElement} button
- * @param {HTMLElement} panel
- * @param {() => void} close
- */
-export function dismiss(root, button, panel, close) {
-  root.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || panel.hidden) return;
-    event.preventDefault();
-    close();
-    button.focus();
-  });
-  root.addEventListener("focusout", (event) => {
-    if (event.relatedTarget && !root.contains(event.relatedTarget)) close();
-  });
-  document.addEventListener("pointerdown", (event) => {
-    if (!root.contains(event.target)) close();
-  });
+let panels = 0;
+
+/** The arrow of a button that opens something. */
+export const makeCaret = () => make("i", { class: "hl-caret", "aria-hidden": "true" });
+
+export class Disclosure {
+  /**
+   * @param {HTMLButtonElement} button
+   * @param {HTMLElement} panel
+   * @param {string} kind class of the element with both
+   */
+  constructor(button, panel, kind) {
+    this.button = button;
+    this.panel = panel;
+    panel.id ||= `hl-panel-${++panels}`;
+    panel.hidden = true;
+    button.setAttribute("aria-expanded", "false");
+    button.setAttribute("aria-controls", panel.id);
+    button.addEventListener("click", () => this.open(panel.hidden));
+    this.root = make("div", { class: kind }, button, panel);
+    this.listen();
+  }
+
+  /** Close the panel when the user leaves it: by Escape, by moving the focus elsewhere, or by a press outside. */
+  listen() {
+    const { root } = this;
+    root.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || this.panel.hidden) return;
+      event.preventDefault();
+      this.open(false);
+      this.button.focus();
+    });
+    root.addEventListener("focusout", (event) => {
+      if (event.relatedTarget && !root.contains(event.relatedTarget)) this.open(false);
+    });
+    document.addEventListener("pointerdown", (event) => {
+      if (!root.contains(event.target)) this.open(false);
+    });
+  }
+
+  open(on) {
+    if (on !== this.panel.hidden) return;
+    this.panel.hidden = !on;
+    this.button.setAttribute("aria-expanded", String(on));
+    if (on) this.opened();
+    else this.closed();
+  }
+
+  opened() {}
+
+  closed() {}
 }
 
 /**

@@ -2,9 +2,12 @@
 import { explainFile } from "../panel/image.js";
 import { make } from "../wire.js";
 
-/** Return the first file of a drop or of the clipboard. */
-function firstFile(data) {
-  return [...(data?.files || [])][0];
+/** Explain the first file of a drop or of the clipboard. */
+function take(event, data) {
+  const [file] = data?.files || [];
+  if (!file || event.defaultPrevented) return;
+  event.preventDefault();
+  explainFile(file);
 }
 
 /**
@@ -33,15 +36,7 @@ export function acceptImages(text) {
   addEventListener("drop", (event) => {
     inside = 0;
     show(0);
-    const found = firstFile(event.dataTransfer);
-    if (!found || event.defaultPrevented) return;
-    event.preventDefault();
-    explainFile(found);
+    take(event, event.dataTransfer);
   });
-  addEventListener("paste", (event) => {
-    const found = firstFile(event.clipboardData);
-    if (!found || event.defaultPrevented) return;
-    event.preventDefault();
-    explainFile(found);
-  });
+  addEventListener("paste", (event) => take(event, event.clipboardData));
 }

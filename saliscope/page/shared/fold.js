@@ -1,15 +1,16 @@
 // On a phone, the settings collapse into one row, "German shepherd · head · Grad-CAM"; the result comes first.
 import { subscribe } from "../store.js";
-import { watchProps, make } from "../wire.js";
+import { makeCaret } from "./dismiss.js";
+import { make } from "../wire.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props) {
   const text = make("span", { text: props.words });
   const button = make(
     "button",
-    { type: "button", class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
+    { class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
     text,
-    make("i", { class: "hl-caret", "aria-hidden": "true" }),
+    makeCaret(),
   );
   element.firstElementChild.append(button);
   const open = (on) => {
@@ -18,7 +19,7 @@ export function mount(element, props, trigger, watch) {
   };
   button.addEventListener("click", () => open(button.getAttribute("aria-expanded") !== "true"));
   subscribe(["explained"], () => open(false));
-  watchProps(watch, ["value"], () => {
-    if (props.value) text.textContent = props.value.text;
-  });
+  return (value) => {
+    if (value) text.textContent = value.text;
+  };
 }

@@ -1,19 +1,9 @@
 // The status line of a view: progress or an error; otherwise empty.
-import { watchProps, make, markDrawn } from "../wire.js";
+import { StatusLine } from "./status_line.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const root = element.firstElementChild;
-  const line = make("p", { class: "hl-line hl-quiet", role: "status" });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": props.terms.progress });
-  root.replaceChildren(line, bar);
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    const value = props.value || { parts: [] };
-    line.replaceChildren(...value.parts.map((part) => make(part.mono ? "code" : "span", { text: part.text })));
-    line.dataset.kind = value.kind || "";
-    bar.hidden = value.fraction === undefined || value.fraction === null;
-    if (!bar.hidden) bar.value = value.fraction;
-    markDrawn(element, value.id, since);
-  });
+export function mount(element, props) {
+  const status = new StatusLine(props.terms.progress, { class: "hl-line hl-quiet" });
+  element.firstElementChild.replaceChildren(status.line, status.bar);
+  return (value) => status.say(value?.kind || "", value?.parts || [], value?.fraction);
 }

@@ -6,7 +6,8 @@ import { state, subscribe, update } from "../store.js";
 import { explain } from "../text/terms.js";
 import { repairAddress } from "./address.js";
 import { markAllCurrent } from "./outdated.js";
-import { watchProps, make, markDrawn } from "../wire.js";
+import { StatusLine } from "./status_line.js";
+import { make } from "../wire.js";
 
 const NARROW = 768,
   WIDE = 1280; // from here on, map and network are in one view, and the sentence has one line
@@ -14,35 +15,23 @@ const MANY = "many", // the view of many images, to which sentences about one do
   EDITED = "erase"; // the view of an edited image, which has its own sentences
 const DELAY = 300; // milliseconds before "Computing" is shown, because fast answers arrive earlier
 
-/** Draw the button of the next question: it changes a setting, or opens the comparison. */
-function drawNext(button, next, trigger) {
-  button.hidden = !next;
-  if (!next) return;
-  button.textContent = button.title = next.label;
-  button.onclick = () => {
-    if (next.choose) return trigger("change", next.choose);
-    update({ comparison: next.compare });
-    selectTab("compare");
-  };
+/** Draw the button of what can be done next, or hide it. */
+function drawAction(button, action, onclick) {
+  button.hidden = !action;
+  if (action) Object.assign(button, { textContent: action.label, title: action.title ?? action.label, onclick });
 }
 
-/** Draw the button that opens the erase view with the region that the map is about. */
-function drawErase(button, erase) {
-  button.hidden = !erase;
-  if (!erase) return;
-  Object.assign(button, { textContent: erase.label, title: erase.title });
-  button.onclick = () => {
-    update({ erasing: erase.edit });
-    selectTab("erase");
-  };
+/** Change a setting, or open the comparison. */
+function askNext(next, trigger) {
+  if (next.choose) return trigger("change", next.choose);
+  update({ comparison: next.compare });
+  selectTab("compare");
 }
 
-/** Draw the line on how the result was computed. */
-function drawLine(line, { kind, parts }) {
-  const tag = ({ mono, strong }) => (mono ? "code" : strong ? "strong" : "span");
-  const drawn = parts.map((part) => make(tag(part), { text: part.text }));
-  if (drawn.map((part) => part.outerHTML).join("") !== line.innerHTML) line.replaceChildren(...drawn);
-  line.dataset.kind = kind;
+/** Open the erase view with the region that the map is about. */
+function openErase(erase) {
+  update({ erasing: erase.edit });
+  selectTab("erase");
 }
 
 /**
@@ -74,21 +63,20 @@ function fitHeadline(element) {
 /** Create the elements of the status in `root`. */
 function build(root, terms) {
   const headline = make("p", { class: "hl-headline" });
-  const line = make("p", { class: "hl-line", tabindex: -1 });
-  const next = make("button", { type: "button", class: "hl-button hl-next", hidden: true });
-  const erase = make("button", { type: "button", class: "hl-button hl-cover", hidden: true });
-  const bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": terms.progress });
+  const status = new StatusLine(terms.progress, { role: null, tabindex: -1 });
+  const next = make("button", { class: "hl-button hl-next", hidden: true });
+  const erase = make("button", { class: "hl-button hl-cover", hidden: true });
   root.setAttribute("role", "status");
   root.setAttribute("aria-atomic", "false"); // the result of the experiment is spoken without the rest
-  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, line, erase, next), bar);
+  root.replaceChildren(headline, make("div", { class: "hl-status-row" }, status.line, erase, next), status.bar);
   explain(headline);
-  return { headline, line, next, erase, bar };
+  return { headline, status, next, erase };
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const root = element.firstElementChild;
-  const { headline, line, next, erase, bar } = build(root, props.terms);
+  const { headline, status, next, erase } = build(root, props.terms);
   let requested = false,
     timer = 0,
     latest = 0,
@@ -108,19 +96,17 @@ export function mount(element, props, trigger, watch) {
   subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
   const show = (value) => {
-    drawLine(line, value);
+    status.say(value.kind, value.parts, value.fraction);
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
       const { headline: shown = [], kind: of, key = "", settled: isSettled = false } = value;
       answer = { headline: shown, of, key, isSettled };
       isOld = false;
-      drawNext(next, value.next, trigger);
-      drawErase(erase, value.erase);
+      drawAction(next, value.next, () => askNext(value.next, trigger));
+      drawAction(erase, value.erase, () => openErase(value.erase));
     }
     showSentences();
-    bar.hidden = value.fraction === undefined || value.fraction === null;
-    if (!bar.hidden) bar.value = value.fraction;
   };
   subscribe(["explained"], () => {
     requested = true;
@@ -132,8 +118,7 @@ export function mount(element, props, trigger, watch) {
   };
   /** Show that a model cannot be loaded. The page keeps the former model with its map. */
   const keepModel = (value) => {
-    drawLine(line, value);
-    bar.hidden = true;
+    status.say(value.kind, value.parts);
     const isAnswered = returnToModel(value.former);
     refusal = isAnswered ? null : value;
     if (!isAnswered) return;
@@ -151,24 +136,22 @@ export function mount(element, props, trigger, watch) {
     showSentences();
     setPhase("busy");
   });
-  watchProps(watch, ["value"], () => {
-    const since = performance.now();
-    const value = props.value || { kind: "idle", parts: [] };
-    if (value.id < latest) return; // the result of an experiment on the last map arrives after the next question
+  return (given) => {
+    const value = given || { kind: "idle", parts: [] };
+    if (value.id < latest) return false; // the result of an experiment on the last map arrives after the next question
     latest = value.id;
     clearTimeout(timer);
     if (value.former) keepModel(value);
     else {
       show(value);
-      if (refusal && value.kind === "done") drawLine(line, refusal);
+      if (refusal && value.kind === "done") status.say(refusal.kind, refusal.parts);
       setPhase(value.kind);
     }
-    markDrawn(element, value.id, since);
     if (requested && window.innerWidth < NARROW) {
       // stacked columns: the result is below the visible area
       element.scrollIntoView({ block: "start", behavior: "smooth" });
-      line.focus({ preventScroll: true });
+      status.line.focus({ preventScroll: true });
     }
     requested = false;
-  });
+  };
 }

@@ -1,5 +1,6 @@
 // Two text fields: the sentence to explain, and a second one for comparison. Together they are one target,
 // "a photo of a dog | a photo of a cat", as in saliscope/zoo/text.py.
+import { makeLabel } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 const BAR = " | ",
@@ -29,7 +30,7 @@ export class SentenceForm {
     this.element = make(
       "div",
       { class: "hl-sentences", role: "group", "aria-label": terms.group, hidden: true },
-      ...this.fields.map((field) => make("label", {}, make("span", { text: field.ariaLabel }), field)),
+      ...this.fields.map((field) => makeLabel(field.ariaLabel, field)),
     );
   }
 

@@ -5,19 +5,19 @@ import { make } from "../wire.js";
 import { SentenceForm } from "./sentences.js";
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
+export function mount(element, props, trigger) {
   const list = make("div", { class: "hl-choice" });
-  mountChoice(make("div", {}, list), props, trigger, watch);
+  /** @type {any} */
+  const drawChoice = mountChoice(make("div", {}, list), props, trigger);
   const form = new SentenceForm(props.fields, (target) => {
     props.value = target;
     trigger("change", { [props.setting]: target });
   });
   element.firstElementChild.replaceChildren(list, form.element);
-  const show = () => {
+  return () => {
+    drawChoice(props.value);
     list.hidden = Boolean(props.sentences);
     form.element.hidden = !props.sentences;
     form.set(props.value || "");
   };
-  watch(["value", "sentences"], show);
-  show();
 }

@@ -1,7 +1,8 @@
 // A curve of a score over the fraction of pixels deleted or inserted, with the controls' curves in gray behind it, as
 // SVG with a slider over its steps.
 import { svg } from "../drawing/graph.js";
-import { make } from "../wire.js";
+import { roundUp } from "../drawing/ticks.js";
+import { make, setAttributes } from "../wire.js";
 
 const HEIGHT = 168,
   LEFT = 38,
@@ -12,12 +13,6 @@ const HEIGHT = 168,
   LETTER = 6.6;
 const KEYS = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -5, PageUp: 5 };
 const DASHES = { random: "", edge: "5 3", center: "1.5 3" };
-
-/** Return the round number at or above a value. */
-function roundUp(value) {
-  const base = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((k) => k * base >= value - 1e-12) * base;
-}
 
 function range(all, unit) {
   const low = Math.min(0, ...all),
@@ -99,12 +94,11 @@ export function curve(host, chart) {
   const line = svg("line", { y1: TOP, y2: TOP + tall, class: "hl-cursor", visibility: "hidden" });
   const dot = svg("circle", { r: 4, class: "hl-own-dot", visibility: "hidden" });
   root.append(line, dot);
-  const set = (node, values) => Object.entries(values).forEach(([name, value]) => node.setAttribute(name, value));
   const mark = (k) => {
     for (const each of [line, dot]) each.setAttribute("visibility", k === null ? "hidden" : "visible");
     if (k === null) return;
-    set(line, { x1: x(k), x2: x(k) });
-    set(dot, { cx: x(k), cy: y(own[k]) });
+    setAttributes(line, { x1: x(k), x2: x(k) });
+    setAttributes(dot, { cx: x(k), cy: y(own[k]) });
   };
   const nearest = (at) => Math.min(count, Math.max(0, Math.round(((at - LEFT) / inner) * count)));
   Object.assign(host, { chart, mark, nearest });
@@ -113,7 +107,7 @@ export function curve(host, chart) {
     ` ${chart.area}`,
     make("span", { class: "hl-quiet", text: ` · ${chart.areas}` }),
   );
-  set(host.plot, { "aria-label": chart.description, "aria-valuemax": count });
+  setAttributes(host.plot, { "aria-label": chart.description, "aria-valuemax": count });
   host.plot.replaceChildren(root);
   showStep(host, null);
 }

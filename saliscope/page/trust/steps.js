@@ -1,6 +1,7 @@
 // Shows the image with the pixels of a step deleted or inserted, over the large image, while the pointer is on a curve.
 import { loadImage } from "../drawing/surface.js";
 import { cover } from "../overlay/overlay.js";
+import { paintPixels } from "../drawing/paint.js";
 import { bytes, make } from "../wire.js";
 
 const SMALL = 168; // CSS pixels of the copy next to the curves
@@ -73,11 +74,7 @@ export class Steps {
   drawMask(metric, k) {
     const { h, w } = this.known.order,
       gone = blurredPixels(this.order, metric, k);
-    [this.mask.width, this.mask.height] = [w, h];
-    const context = this.mask.getContext("2d"),
-      pixels = context.createImageData(w, h);
-    for (let i = 0; i < gone.length; i++) pixels.data[4 * i + 3] = 255 * gone[i];
-    context.putImageData(pixels, 0, 0);
+    paintPixels(this.mask, w, h, (pixels) => gone.forEach((is, i) => (pixels[4 * i + 3] = 255 * is)));
   }
 
   draw(canvas, width, height, photo, image) {

@@ -5,7 +5,8 @@ import { curve } from "./chart.js";
 import { Steps } from "./steps.js";
 import { update } from "../store.js";
 import { explain } from "../text/terms.js";
-import { fill, watchProps, make, markDrawn, makeButton } from "../wire.js";
+import { Component, markDrawn, mountClass } from "../parts.js";
+import { fill, make, makeButton } from "../wire.js";
 
 const ROWS = ["controls", "class", "weights"],
   METRICS = ["deletion", "insertion"];
@@ -14,12 +15,9 @@ const MAX_RESULTS = 100;
 
 const percent = (share) => `${Math.round(100 * share)}%`;
 
-class Strip {
+class Strip extends Component {
   constructor(element, props, trigger) {
-    this.element = element;
-    this.props = props;
-    this.trigger = trigger;
-    this.terms = props.terms;
+    super(element, props, trigger);
     this.known = new Map();
     this.wanted = null;
     this.requested = null;
@@ -36,8 +34,8 @@ class Strip {
     this.sign = make("i", { "aria-hidden": "true" });
     this.sentence = make("span", {});
     this.verdict = make("p", { class: "hl-trust-verdict" }, this.sign, this.sentence);
-    element.firstElementChild.replaceChildren(this.buildHead(), this.verdict, this.buildCurves());
-    explain(element.firstElementChild);
+    this.root.replaceChildren(this.buildHead(), this.verdict, this.buildCurves());
+    explain(this.root);
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
     this.show();
@@ -85,7 +83,11 @@ class Strip {
 
   /** Handle a message from the server. */
   receive(value) {
-    if (!value) return;
+    if (value) this.handle(value);
+    return false; // `show` marks it
+  }
+
+  handle(value) {
     if ("quick" in value) {
       this.wanted = value;
       this.failed = null;
@@ -143,7 +145,7 @@ class Strip {
       known = wanted && this.known.get(wanted.key);
     const failed = this.failed && wanted && this.failed.key === wanted.key ? this.failed.text : "";
     const idle = failed || wanted?.why ? "none" : wanted?.key ? "offer" : "empty";
-    this.element.firstElementChild.dataset.state = busy ? "asked" : known ? "known" : idle;
+    this.root.dataset.state = busy ? "asked" : known ? "known" : idle;
     this.line.textContent = this.status(known, failed);
     this.checkButton.hidden = Boolean(busy || known || !wanted?.key || wanted.why);
     this.randomizeButton.hidden = Boolean(busy || !known || known.rows.weights.here);
@@ -207,8 +209,4 @@ class Strip {
 
 const number = (value) => (Math.abs(value) >= 10 ? value.toFixed(1) : value.toFixed(2));
 
-/** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger, watch) {
-  const strip = new Strip(element, props, trigger);
-  watchProps(watch, ["value"], () => strip.receive(props.value));
-}
+export const mount = mountClass(Strip);

@@ -46,15 +46,13 @@ def follow_the_recipe(folder: Path) -> None:
     (package / "__init__.py").touch()
     for name, block in zip(("parts.py", "confidence.py", "confidence.js"), blocks, strict=True):
         (package / name).write_text(textwrap.dedent("   " + block.lstrip()), encoding="utf-8")
-    view, listed = (re.findall(rf"`({start}.*?,)` in", section)[0] for start in ("View", '"confidence/'))
-    imported, script = "from saliscope.page.confidence import ", '"./confidence/confidence.js"'
+    (view,) = re.findall(r"`(View.*?,)` in", section)
+    imported = "from saliscope.page.confidence import "
     for name, before, text in (
         ("layout.py", '    View("features", ', f"    {view}\n"),
         ("layout.py", "from saliscope.page.elements", f"{imported}parts as confidence\n"),
         ("features.py", "    compare,\n", "    confidence,\n"),
         ("features.py", "from saliscope.page.erase", f"{imported}confidence\n"),
-        ("modules.js", '  "erase/erase"', f"  {listed}\n"),
-        ("modules.js", "import { mount as erase }", f"import {{ mount as confidence }} from {script};\n"),
     ):
         insert(page / name, before, text)
 
