@@ -187,14 +187,18 @@ export const optionFields = () => parts.get("hl-options").props.value?.schema ||
 
 /**
  * Change settings that the page shows, as a click or a link does.
- * @param {Record<string, any>} changes `model`, `layer`, `target`, `method`, `pin` and `bands`, and options by name
+ * @param {Record<string, any>} changes `model`, `layer`, `target`, `method` and `pin`, and options by name
  */
-export function setSettings({ model, layer, target, method, pin, bands, ...options }) {
+export function setSettings({ model, layer, target, method, pin, ...options }) {
   const values = { "hl-model": model, "hl-layer": layer, "hl-class": target, "hl-method": method, "hl-pin": pin };
   for (const [id, value] of Object.entries(values)) if (value !== undefined) set(id, value);
-  if (bands !== undefined) set("hl-bands", { text: bands });
   const form = parts.get("hl-options").props.value;
   if (Object.keys(options).length) set("hl-options", { ...form, values: { ...form?.values, ...options } });
+}
+
+/** Forget the bands of the former image. Those of a link remain for the first image that has bands. */
+export function forgetBands() {
+  if (parts.get("hl-bands").props.value?.count) set("hl-bands", { text: "" });
 }
 
 function set(id, value) {

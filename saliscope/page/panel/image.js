@@ -1,5 +1,5 @@
 // The image of the page: shows it, and takes another one from a file, the clipboard or the camera.
-import { askQuestion, keepsTarget, setSettings } from "../parts.js";
+import { askQuestion, forgetBands, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { newId, storeImage, uploadFile } from "../shared/stored_images.js";
 import { state, subscribe, update } from "../store.js";
@@ -21,7 +21,8 @@ function showImage(image) {
 /** Replace the image of the page, and ask for its answer. */
 function changeImage(image, own = "") {
   recordImage(image, own);
-  setSettings({ bands: "", ...(keepsTarget() ? {} : { target: "" }) });
+  forgetBands();
+  if (!keepsTarget()) setSettings({ target: "" });
   showImage(image);
   askQuestion();
 }

@@ -167,7 +167,7 @@ def test_a_stopping_server_refuses_new_requests_only() -> None:
     def statuses(method: str, *paths: str) -> list[int]:
         return [ask(method, path, app=Refusing(app, stopping)).status for path in paths]
 
-    new = [f"/gradio_api/{name}" for name in ("queue/join", "call/explain", "upload", "run/x")]
+    new = [f"/gradio_api/{name}" for name in ("queue/join", "call/explain", "upload", "run/explain")]
     old = [f"/gradio_api/{name}" for name in ("queue/data", "call/explain/1", "file=/tmp/x")]
     assert statuses("POST", *new) == [200] * 4 and statuses("GET", "/", *old, "/hl/a.js") == [200] * 5
     assert counts == [*[True] * 4, False, *[True] * 2, *[False] * 2]
