@@ -1,7 +1,7 @@
 // The image of the page: shows it, and takes another one from a file, the clipboard or the camera.
 import { askQuestion, forgetBands, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
-import { newId, storeImage, uploadFile } from "../shared/stored_images.js";
+import { fileAddress, newId, storeImage, uploadFile } from "../shared/stored_images.js";
 import { state, subscribe, update } from "../store.js";
 import { makeFileInput } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
@@ -105,7 +105,7 @@ class ImageField {
     this.say(error ? fill(this.terms.failed, { reason: error }) : "");
     if (error) return;
     const id = newId();
-    changeImage({ image: path, src: `gradio_api/file=${path}` }, id);
+    changeImage({ image: path, src: fileAddress(path) }, id);
     await storeImage(id, file);
   }
 

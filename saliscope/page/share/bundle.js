@@ -1,6 +1,7 @@
 // A bundle: a zip with everything a map was computed from, which `saliscope replay` recomputes. The server provides
 // the image without metadata, hashes and versions; map, figure and display settings come from the page.
 import { verdictOf } from "../drawing/verdict.js";
+import { fileAddress } from "../shared/stored_images.js";
 import { floats, encodeNpy } from "../wire.js";
 import { zip } from "./formats/zip.js";
 
@@ -17,7 +18,7 @@ function requestServerPart(records, second, terms) {
 }
 
 async function fetchImage(path, terms) {
-  const answer = await fetch(new URL(`gradio_api/file=${path}`, document.baseURI));
+  const answer = await fetch(new URL(fileAddress(path), document.baseURI));
   if (!answer.ok) throw new Error(terms.no_image);
   return answer.blob();
 }

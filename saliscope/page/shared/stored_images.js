@@ -48,6 +48,9 @@ export async function findImage(id) {
   return entry && Date.now() - entry.at < DAY ? entry : undefined;
 }
 
+/** Return the address of an upload, relative to the page; a file may be called "50%.jpg". */
+export const fileAddress = (path) => `gradio_api/file=${path.split("/").map(encodeURIComponent).join("/")}`;
+
 /**
  * Upload an image.
  * @param {{blob: Blob, name: string}} file

@@ -117,7 +117,7 @@ def test_display_modes_need_no_request(first_view: Visit) -> None:
 @pytest.mark.slow
 def test_pinned_limits_stay_until_they_are_released(visit: Visit) -> None:
     visit.open()
-    high, pin, note = own(visit, "input[name=high]"), own(visit, ".hl-pin"), own(visit, ".hl-note")
+    high, pin, note = own(visit, "input[name=high]"), own(visit, ".hl-pinned"), own(visit, ".hl-note")
     ends, first = own(visit, ".hl-ends"), own(visit, "input[name=high]").input_value()
     visit.open_colors()
     high.fill("")

@@ -29,8 +29,8 @@ HOSTILE = [
 @pytest.fixture
 def photo(tmp_path: Path) -> Path:
     """Write a small image to upload."""
-    Image.effect_mandelbrot((300, 250), (-2, -1.2, 0.8, 1.2), 60).convert("RGB").save(tmp_path / "holiday.jpg")
-    return tmp_path / "holiday.jpg"
+    Image.effect_mandelbrot((300, 250), (-2, -1.2, 0.8, 1.2), 60).convert("RGB").save(tmp_path / "holiday 50%.jpg")
+    return tmp_path / "holiday 50%.jpg"
 
 
 def pressed(visit: Visit) -> Any:

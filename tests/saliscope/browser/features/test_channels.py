@@ -152,11 +152,12 @@ def test_the_open_channel_becomes_the_target_and_follows_the_image_or_closes(vis
     visit.after_partial(lambda: visit.choose("class", "goldfish"))
     assert visit.status.startswith("Saliency for goldfish")
 
-    picture = visit.pixels("#hl-channel canvas")
+    drawn = "document.querySelector('#hl-channel canvas').toDataURL()"
+    picture = page.evaluate(drawn)
     visit.after(lambda: page.locator("#hl-examples button[data-id=coffee]").click(), "channel")
     expect(page.locator("#hl-channels-pane")).to_have_attribute("data-old", "false")
     expect(page.locator("#hl-opened input")).to_have_value("7")
-    assert (visit.pixels("#hl-channel canvas") != picture).any()
+    visit.until(f"(former) => {drawn} !== former", picture)
     page.locator("#hl-opened input").fill("30")
     visit.after(lambda: page.locator("#hl-opened input").press("Enter"), "channel")
     visit.choose("layer", "stages.1 ")
