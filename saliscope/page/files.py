@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
+from urllib.parse import quote
 
 from saliscope.images import uploads
 
@@ -16,5 +17,5 @@ def new_file(name: str) -> Path:
 
 
 def address(path: Path) -> str:
-    """Return the address of a file, relative to the page."""
-    return f"gradio_api/file={path}"
+    """Return the address of a file, relative to the page, as `fileAddress` in stored_images.js."""
+    return f"gradio_api/file={quote(str(path))}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
+from saliscope.compute import engine
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.rail import description, messages, network, norms
 from saliscope.compute.request import LONGEST
@@ -44,13 +44,8 @@ def describe(ask: Ask) -> Iterator[Updates]:
 def pack_norms(step: norms.Norms) -> dict[str, Any]:
     """Pack the norms in the layer order of the drawing; None for layers without a finite norm."""
     layers = network.drawing(step.settings.loaded)["layers"]
-    values = [_rounded(step.norms.get(name)) for name, *_ in layers]
+    values = engine.plain([step.norms.get(name) for name, *_ in layers], 4)
     return {"key": step.key, "model": step.settings.loaded.name, "name": step.name, "norms": values}
-
-
-def _rounded(value: float | None) -> float | None:
-    """Round to four significant digits."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
 
 
 def pack_description(step: description.Described) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from pathlib import Path
 from typing import Any
 
 import brotli
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from saliscope.page import events
 from saliscope.page.components import view
+from saliscope.page.files import address
 from saliscope.page.serving import streams
 from saliscope.page.serving.caching import IMMUTABLE, Caching
 from saliscope.page.serving.streams import Streams
@@ -93,3 +95,7 @@ def test_the_image_of_a_crop_is_sent_unless_the_browser_holds_it() -> None:
     for invalid in (None, "x", {"number": "7", "crops": "abc"}, [1], {"crops": {}}):
         asked = events.parse(invalid, None)
         assert (asked.number, asked.crops, asked.form, asked.data) == (None, (), {}, {})
+
+
+def test_the_address_of_a_file_is_encoded() -> None:
+    assert address(Path("/tmp/a b/50% #1?.jpg")) == "gradio_api/file=/tmp/a%20b/50%25%20%231%3F.jpg"

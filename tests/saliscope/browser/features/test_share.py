@@ -97,8 +97,8 @@ def test_reload_and_back_bring_the_state(visit: Visit) -> None:
 @pytest.mark.slow
 def test_an_uploaded_image_is_restored_only_in_the_same_browser(window: Any, tmp_path: Path) -> None:
     visit = window().open()
-    Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(tmp_path / "holiday.jpg")
-    visit.after(lambda: visit.upload(tmp_path / "holiday.jpg"))
+    Image.open(ROOT / "assets/examples/cat.jpg").crop((20, 10, 320, 260)).save(tmp_path / "holiday 50%.jpg")
+    visit.after(lambda: visit.upload(tmp_path / "holiday 50%.jpg"))
     visit.until(STORED)
     visit.after(lambda: visit.choose("method", "LayerCAM"))
     status, address = visit.status.split(" · ")[0], visit.page.url
@@ -106,6 +106,7 @@ def test_an_uploaded_image_is_restored_only_in_the_same_browser(window: Any, tmp
     assert "own" in query(visit) and "example" not in query(visit) and "holiday" not in address and "tmp" not in address
     again(visit, visit.page.reload)
     assert visit.status.startswith(status)
+    visit.until("document.querySelector('#hl-image img').naturalWidth > 0")
     expect(visit.page.locator("#hl-examples button[aria-pressed=true]")).to_have_count(0)
     visit.example("cat")
     visit.after(visit.page.go_back)
