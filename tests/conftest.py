@@ -23,7 +23,7 @@ SAMPLE = 16
 LEFT_OUT = pytest.StashKey[int]()
 APP_TESTS = (
     ("tests/saliscope/browser/features",),
-    ("tests/saliscope/browser", "tests/saliscope/page/test_endpoints.py", "tests/saliscope/page/test_attack.py"),
+    ("tests/saliscope/browser", *(f"tests/saliscope/page/test_{each}" for each in ("agents", "attack", "endpoints"))),
 )
 """Tests with the fixture `app`: two parts of about the same length, each with a server and a browser of its own."""
 GROUPS = (

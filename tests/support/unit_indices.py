@@ -12,9 +12,11 @@ import pyarrow as pa
 from PIL import Image
 from pyarrow import parquet as pq
 
-from saliscope.zoo import Model
+from saliscope.zoo import Model, catalog
 from saliscope.zoo.weights import weights_hash
 
+LAYER, CHANNELS = "stages.2", 40
+NAMES = {3: "tabby", 7: "tiger beetle", 17: "a bird with a name that is much too long for a tile"}
 COUNT = 5000
 """Images of an index."""
 COLORS = ("#c02020", "#20a020", "#2040c0")
@@ -88,6 +90,14 @@ def write_folder(folder: Path, model: Model, units: pa.Table, top: pa.Table, pho
     pq.write_table(units, folder / "units.parquet")
     pq.write_table(top, folder / "top.parquet")
     return folder
+
+
+def write_pages(folder: Path) -> Path:
+    """Write an index of two layers of the built-in network with photos, and return its folder."""
+    units = unit_rows(LAYER, CHANNELS, NAMES), unit_rows("head", 1280, {})
+    top = pa.concat_tables(top_rows(LAYER, CHANNELS, by) for by in ("activation", "effect"))
+    rows = pa.concat_tables(units, promote_options="default")
+    return write_folder(folder, catalog.load_model("efficientnet_lite0"), rows, top, photo_rows())
 
 
 def write_file(path: Path, model: Model, units: pa.Table, **more: str) -> Path:

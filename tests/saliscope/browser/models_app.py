@@ -1,10 +1,16 @@
-"""The app with small models next to the built-in one: two encoders, blobs, and bands; python -m ... --port N."""
+"""The app of the tests: python -m ... --port N.
+
+Next to the built-in model it has small ones: two encoders, blobs, and bands. Channels of the built-in model have an index,
+and agents have their tools.
+"""
 
 from __future__ import annotations
 
 import runpy
 import sys
+import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +23,10 @@ from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model
 from saliscope.zoo.sources.source import Source
 from tests.saliscope.images.test_bands import model
-from tests.support import dense_nets, two_encoders
+from tests.support import dense_nets, two_encoders, unit_indices
+
+CHECKED = ("hires_cam", "guided_backprop")
+"""Methods whose maps are checked automatically, on a machine of any speed; checks of all maps take most of the time."""
 
 
 class Bands(Source):
@@ -43,8 +52,11 @@ class CalmQueue(queueing.Queue):
 if __name__ == "__main__":
     queueing.Queue = CalmQueue
     engine.STEPS = two_encoders.STEPS
+    engine.is_quick = lambda settings: settings.method.name in CHECKED
     catalog.add("tests.support.two_encoders:build", size=32)
     dense_nets.offer()
     catalog.SOURCES = (*catalog.SOURCES, Bands())
     sys.argv[0] = str(Path(__file__).parents[3] / "app.py")
+    sys.argv += ["--mcp"] if find_spec("mcp") else []
+    sys.argv += ["--units", str(unit_indices.write_pages(Path(tempfile.mkdtemp())))]
     runpy.run_path(sys.argv[0], run_name="__main__")

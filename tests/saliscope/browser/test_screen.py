@@ -199,7 +199,7 @@ def test_the_image_is_that_of_the_last_click(visit: Visit) -> None:
 @pytest.mark.slow
 def test_what_belongs_to_the_former_question_dims_at_the_click(window: Any) -> None:
     """Five fast clicks, then a slow method: at the click and in every frame after it, only new values are undimmed."""
-    visit = window(1440, reduced_motion="no-preference").open()
+    visit = window(1440, reduced_motion="no-preference").open("?method=hires_cam")
     page = visit.page
     expect(page.locator(".hl-headline")).to_contain_text(EXPERIMENT)
     page.evaluate(WATCH)
@@ -337,7 +337,7 @@ new PerformanceObserver((list) => list.getEntries().forEach(({ value, sources })
   .observe({ type: "layout-shift", buffered: true });"""
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+@pytest.mark.parametrize(("width", "height"), [pytest.param(1440, 900, marks=pytest.mark.slow), (390, 844)])
 def test_nothing_moves_from_the_first_paint_through_all_views(window: Any, width: int, height: int) -> None:
     visit = window(width, height)
     page = visit.page

@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from PIL import Image, ImageColor
 
 import explainers
-from saliscope.zoo import Model, catalog
-from tests.saliscope.browser.conftest import ROOT, Visit, expect, served
+from saliscope.zoo import catalog
+from tests.saliscope.browser.conftest import ROOT, Visit, expect
 from tests.saliscope.browser.features.test_channels import TILES, numbers, opened
 from tests.saliscope.browser.test_accessibility import FOUND, axe_script
 from tests.support import unit_indices
+from tests.support.unit_indices import CHANNELS, LAYER
 
-LAYER, CHANNELS = "stages.2", 40
-NAMES = {3: "tabby", 7: "tiger beetle", 17: "a bird with a name that is much too long for a tile"}
 TEST = "AUC 0.97"
 PANE = "#hl-channels-pane"
 
 
-@pytest.fixture(scope="module")
-def model() -> Model:
-    return catalog.load_model("efficientnet_lite0")
-
-
-@pytest.fixture(scope="module")
-def indexed(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the page with an index of two layers of the built-in network and photos."""
-    folder = tmp_path_factory.mktemp("indexed")
-    units = unit_indices.unit_rows(LAYER, CHANNELS, NAMES), unit_indices.unit_rows("head", 1280, {})
-    top = pa.concat_tables(unit_indices.top_rows(LAYER, CHANNELS, by) for by in ("activation", "effect"))
-    rows = pa.concat_tables(units, promote_options="default")
-    unit_indices.write_folder(folder / "units", model, rows, top, unit_indices.photo_rows())
-    start = "-m", "tests.saliscope.browser.models_app", "--units", str(folder / "units")
-    with served(folder, *start) as address:
-        yield address
-
-
 @pytest.fixture
-def view(window: Any, indexed: str) -> Visit:
-    return opened(window(address=indexed), f"?example=cat&layer={LAYER}&channel=3")
+def view(visit: Visit) -> Visit:
+    return opened(visit, f"?example=cat&layer={LAYER}&channel=3")
 
 
 def tile(visit: Visit, channel: int) -> Any:
@@ -99,9 +78,10 @@ def test_names_have_their_test_and_channels_are_found_by_word_or_number(view: Vi
         expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
 
 
-def test_images_of_the_index_similar_channels_and_the_order_by_a_cell(view: Visit, model: Model) -> None:
+def test_images_of_the_index_similar_channels_and_the_order_by_a_cell(view: Visit) -> None:
     """Oracle of the order: the layer's values. Hovering shows the response; another layer offers what its index has."""
     page, show, sort = view.page, view.page.locator("select[name=show]"), view.page.locator("select[name=sort]")
+    model = catalog.load_model("efficientnet_lite0")
     image = model.prepare(Image.open(ROOT / "assets/examples/cat.jpg").convert("RGB"))
     values = explainers.feature_maps(model.network, image, layer=LAYER)[0].numpy()
     assert sort.locator("option[value=here]").is_disabled()
@@ -156,8 +136,8 @@ def test_images_of_the_index_similar_channels_and_the_order_by_a_cell(view: Visi
     assert show.locator("option").evaluate_all("(all) => all.map((each) => each.hidden)") == [False, False, True]
 
 
-def test_nothing_moves_and_axe_finds_nothing_on_a_phone(window: Any, indexed: str) -> None:
-    visit = opened(window(390, 844, indexed, color_scheme="dark"), f"?example=cat&layer={LAYER}&channel=3")
+def test_nothing_moves_and_axe_finds_nothing_on_a_phone(window: Any) -> None:
+    visit = opened(window(390, 844, color_scheme="dark"), f"?example=cat&layer={LAYER}&channel=3")
     page = visit.page
     expect(page.locator("#hl-unit")).to_contain_text("tabby")
     top = "(node) => node.getBoundingClientRect().top + scrollY"

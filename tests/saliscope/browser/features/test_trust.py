@@ -29,9 +29,9 @@ def row(visit: Visit, name: str) -> Any:
     return expect(visit.page.locator(f"{STRIP} dl > div", has=title).locator("dd"))
 
 
-def test_checks_run_automatically_and_curves_show_the_image_at_each_step(first_view: Visit) -> None:
+def test_checks_run_automatically_and_curves_show_the_image_at_each_step(visit: Visit) -> None:
     """tests/saliscope/compute/test_trust.py checks the pixel order; this test checks the drawing."""
-    visit, page = first_view, first_view.page
+    page = visit.open("?method=hires_cam").page
     known(visit)
     expect(page.locator(f"{STRIP} .hl-trust-verdict > span").first).to_contain_text(
         "Better than random maps by insertion, not than edge maps or a centered blob; depends on"
@@ -77,7 +77,7 @@ def test_failed_missing_and_old_checks_are_explained(visit: Visit) -> None:
     expect(page.locator(f"{STRIP} [role=status]")).to_contain_text("one of the controls")
     expect(page.locator(f"{STRIP} button:visible")).to_have_count(0)
 
-    visit.after(lambda: visit.choose("method", "Grad-CAM"))
+    visit.after(lambda: visit.choose("method", "HiResCAM"))
     known(visit)
     visit.after_partial(lambda: visit.choose("method", "SmoothGrad"))
     visit.until("getComputedStyle(document.getElementById('hl-trust')).opacity < 0.5")
