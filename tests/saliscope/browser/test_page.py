@@ -214,6 +214,7 @@ def test_a_phone_shows_the_result_first_and_everything_fits(phone: Visit, photo:
         page.locator(f"#hl-strip .hl-rail-{name}").bounding_box() for name in ("scroll", "box[aria-pressed=true]")
     )
     assert seen["x"] <= chosen["x"] and chosen["x"] + chosen["width"] <= seen["x"] + seen["width"], "the selected layer"
+    page.get_by_role("button", name="Compare with controls").click()
     page.locator("#hl-trust summary").click()
     expect(page.locator("#hl-trust .hl-plot .hl-line-name"), "each line is labeled").to_have_count(8)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

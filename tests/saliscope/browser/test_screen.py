@@ -319,8 +319,8 @@ def test_a_shared_link_has_our_preview_and_the_menu_leads_to_help(first_view: Vi
     assert page.evaluate("document.title") == "Saliscope"
 
 
-def test_the_page_fits_a_window_and_labels_are_cut_at_dots(first_view: Visit) -> None:
-    page, size = first_view.page, first_view.page.viewport_size
+def test_the_page_fits_a_window_and_labels_are_cut_at_dots(visit: Visit) -> None:
+    page, size = visit.open("?method=hires_cam").page, visit.page.viewport_size
     page.set_viewport_size({"width": 1440, "height": 900})
     page.wait_for_timeout(200)
     assert page.evaluate("document.documentElement.scrollHeight") <= 900
