@@ -133,7 +133,7 @@ def test_space_plays_the_maps_and_norms_are_requested_once_per_class(visit: Visi
     page, keys = visit.page, list[str]()
 
     def see(request: Any) -> None:
-        if "/queue/join" in request.url and (key := re.search(r'"key":\s*"([0-9a-f]{16})"', request.post_data or "")):
+        if key := re.search(r'"event":"measure","data":{"key":"(\w+)"', request.post_data or ""):
             keys.append(key[1])
 
     def with_store(route: Any) -> None:
