@@ -118,8 +118,11 @@ def test_a_visitor_does_not_wait_for_places_of_jobs_without_a_listener(places: P
     assert not any(map(has_place, unread[3:])), "they come last"
 
 
-def test_jobs_without_a_listener_end(places: Places) -> None:
+def test_jobs_without_a_listener_come_last_and_end(places: Places) -> None:
+    holders = hold(places)
     unread, read = (job(places, Visitor(name, "2.2.2.2", name == "read")) for name in ("unread", "read"))
+    places.leave(holders[0])
+    assert has_place(read) and not has_place(unread)
     now = time.monotonic()
     assert place.end_unheard([unread, read], now + limits.UNHEARD / 2) == 0
     assert place.end_unheard([unread, read], now + limits.UNHEARD + 1) == 1 and unread.cancelled and not read.cancelled
