@@ -152,7 +152,7 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(monkeypatch: py
     sheet = steps(channels.sheet, large, numbers=[5, 2])[Sheet]
     packed = view.sheet(sheet, "1")
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
-    assert steps(channels.channel, large, number=2)[Channel].map.shape == (112, 112)
+    assert steps(channels.channel, large, number=2, cell=(0, 0))[Channel].map.shape == (112, 112)
     monkeypatch.setattr(channels, "MOST", 640)
     assert len(steps(channels.sheet)[Sheet].numbers) == 640, "of 1280 channels"
 

@@ -185,18 +185,6 @@ def test_one_channel_network_receives_all_bits_of_a_png() -> None:
         bands.open_bands(file.getvalue()[:-999], 1)
 
 
-def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    image = Image.fromarray(np.moveaxis(values("u1", 3), 0, -1))
-    image.save(tmp_path / "photo.png")
-    request = Request(str(tmp_path / "photo.png"))
-    gray = install(1, monkeypatch)
-    _, _, images = engine.load_input(engine.resolve(request), request)
-    torch.testing.assert_close(images, gray.model.prepare(image.convert("L")))
-    install(4, monkeypatch)
-    with pytest.raises(Refused, match="needs 4 bands, but the image has 3. Use a TIFF or NPY file with 4 bands."):
-        engine.load_input(engine.resolve(request), request)
-
-
 @pytest.mark.parametrize(
     "channels, requested, kind", [(5, "3,2,1", "u2"), (3, "5,1,2", "u1"), (1, "4,4,4", "u1"), (1, "1,2,5", "u2")]
 )
