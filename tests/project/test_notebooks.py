@@ -40,7 +40,7 @@ SMALLER = {
         "make_images(400)": "make_images(100)",
         "(classes == number).nonzero()[:40, 0]": "(classes == number).nonzero()[:4, 0]",
         "(classes == 0).nonzero()[:40, 0]": "(classes == 0).nonzero()[:4, 0]",
-        "make_images(600,": "make_images(100,",
+        "make_images(600,": "make_images(200,",
     },
     "10_text": {"range(150)": "range(10)"},
     "11_videos": {"range(120)": "range(4)"},

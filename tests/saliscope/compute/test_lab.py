@@ -340,11 +340,14 @@ def test_layer_norms_equal_autograd() -> None:
     for name, gradient in zip("0123", grads, strict=True):
         assert float(found[name][0]) == pytest.approx(float(gradient.double().norm()), rel=1e-5, abs=0)
         assert float(found[name][1]) == pytest.approx(float((gradient == 0).float().mean()))
-    unit, norm = explainers.unit("0", 1), network_calls.gradient_norm
-    assert network_calls.layer_gradients(network, images, unit, ["3"], norm) == {"3": 0}, "a later layer has none"
 
     layers = explainers.list_layers(network, images, spatial=True)
     depth = lab_image.Depth(None, "tench", layers, [1.0, math.nan, 1e-9, 2.0], [0.0] * 4)
     assert depth.vanished == ["1", "2"]
     message = lab_messages.depth_verdict(depth.vanished, ("3", 1.0, "0", 0.0))
     assert message.startswith("The gradient vanishes at 1, 2, so class-activation maps there are not meaningful.")
+
+    network[5].apart = nn.Identity()  # it runs, but its output is not used
+    network[0].register_forward_pre_hook(lambda _, given: (network[5].apart(given[0]), None)[1])
+    norms = network_calls.layer_gradients(network, images, 2, ["5.apart"], network_calls.gradient_norm)
+    assert norms == {"5.apart": 0}
