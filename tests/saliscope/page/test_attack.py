@@ -17,8 +17,6 @@ from benchmarks.public.server import Server
 from saliscope import limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
-QUICK_FAULT = "weights that run code"
-"""It needs no server."""
 QUICK = [http.paths, http.links, http.endpoints, http.counts, http.policy]
 SLOW = [http.bodies, http.headers, http.hosts, users.choices, users.users, users.streams]
 
@@ -60,8 +58,7 @@ def test_two_users_at_once_get_their_own_answers(server: Server) -> None:
     assert measured["wrong answers and other errors"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each != QUICK_FAULT)) for each in FAULTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert FAULTS[name]() != []
