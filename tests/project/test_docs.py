@@ -12,7 +12,6 @@ import textwrap
 from pathlib import Path
 from typing import get_args
 
-import pytest
 import typer
 
 import explainers
@@ -183,18 +182,14 @@ def test_requirements_and_extras_agree() -> None:
     assert all(">=" in line for line in lines - pinned), "a Space has its own version of gradio"
 
 
-def test_the_changelog_is_about_this_version() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (.*)$", text, re.M) == [saliscope.__version__]
-
-
-@pytest.mark.parametrize(
-    ("file", "pattern"),
-    [("CITATION.cff", r"^version: (.*)$"), ("deploy/conda/meta.yaml", r'set version = "(.*)"')],
-)
-def test_files_for_publishing_have_this_version(file: str, pattern: str) -> None:
-    found = re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
-    assert found == [saliscope.__version__]
+def test_the_changelog_and_files_for_publishing_have_this_version() -> None:
+    for file, pattern in (
+        ("CHANGELOG.md", r"^## (.*)$"),
+        ("CITATION.cff", r"^version: (.*)$"),
+        ("deploy/conda/meta.yaml", r'set version = "(.*)"'),
+    ):
+        found = re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.M)
+        assert found == [saliscope.__version__], file
 
 
 def test_the_index_for_language_models_lists_every_page() -> None:

@@ -77,8 +77,8 @@ def wrong_imports() -> list[str]:
     return wrong
 
 
-def wrong_libraries() -> list[str]:
-    """Imports of packages that a folder does not depend on, and of gradio below the page."""
+def test_packages_use_only_their_libraries() -> None:
+    """No imports of packages that a folder does not depend on, and none of gradio below the page."""
     wrong = []
     for folder in ("explainers", "models", "app.py", "saliscope"):
         for path in files(folder):
@@ -91,11 +91,11 @@ def wrong_libraries() -> list[str]:
                 below = package == "gradio" and not module.startswith(("saliscope.page", "saliscope.cli"))
                 if unknown or ours or below:
                     wrong.append(f"{module}:{each.line} imports {each.name}")
-    return wrong
+    assert wrong == []
 
 
-def wrong_names() -> list[str]:
-    """Names of `explainers` that `saliscope` uses although they are not public; `models` and app.py use none."""
+def test_only_public_names_of_the_library_are_used() -> None:
+    """What the page or a data set needs is public, with its docstring and example, or belongs to them."""
     import explainers
 
     public = {*explainers.__all__, "__version__", "__file__"}
@@ -105,7 +105,7 @@ def wrong_names() -> list[str]:
         used = [(name, line) for (package, _, name), line in imported if package == "explainers" and name]
         used += library_attributes(path)
         wrong += [f"{module_of(path)}:{line} uses explainers.{name}" for name, line in used if name not in public]
-    return wrong
+    assert wrong == []
 
 
 def library_attributes(path: Path) -> list[tuple[str, int]]:
@@ -126,15 +126,6 @@ def test_imports_point_down() -> None:
     packages = [f"{path.parent.parent.name}.{path.parent.name}" for path in ROOT.glob("*/*/__init__.py")]
     missing = [name for name in packages if name.startswith(("explainers.", "saliscope."))]
     assert {name for name in missing if name not in RANKS} == {"saliscope.page"}, "every package has its place"
-
-
-def test_packages_use_only_their_libraries() -> None:
-    assert wrong_libraries() == []
-
-
-def test_only_public_names_of_the_library_are_used() -> None:
-    """What the page or a data set needs is public, with its docstring and example, or belongs to them."""
-    assert wrong_names() == []
 
 
 def test_nothing_imports_itself_through_others() -> None:

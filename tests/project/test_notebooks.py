@@ -32,11 +32,22 @@ MOST, MOST_OF_ALL = 300_000, 3_000_000
 """The largest size of one notebook, and of all together, in bytes."""
 SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 SMALLER = {
-    "9_shortcut": {"range(150)": "range(60)"},
+    "3_your_model": {"range(120)": "range(40)", "make_images(300)": "make_images(100)"},
+    "5_data_sets": {r"\"alp\", \"brushes\", ": "", r"\"goldfish\", \"hopper\", \"macaw\", ": ""},
+    "6_detection": {"range(16)": "range(10)"},
+    "9_shortcut": {
+        "range(150)": "range(40)",
+        "make_images(400)": "make_images(100)",
+        "(classes == number).nonzero()[:40, 0]": "(classes == number).nonzero()[:4, 0]",
+        "(classes == 0).nonzero()[:40, 0]": "(classes == 0).nonzero()[:4, 0]",
+        "make_images(600,": "make_images(200,",
+    },
     "10_text": {"range(150)": "range(10)"},
     "11_videos": {"range(120)": "range(4)"},
+    "12_own_model_page": {"range(120)": "range(5)"},
+    "13_training_gradients": {"steps=400": "steps=40"},
     "14_two_checkpoints": {"*head), 120,": "*head), 60,", "train(third, 120,": "train(third, 20,"},
-    "15_million_images": {"range(90)": "range(60)", "make_images(300)": "make_images(120)"},
+    "15_million_images": {"range(90)": "range(60)", "make_images(300)": "make_images(120)", "images=40": "images=8"},
     "7_segmentation": {"range(200)": "range(20)"},
     "8_vision_transformer": {"range(120)": "range(12)", "make_images(200)": "make_images(20)"},
 }

@@ -22,23 +22,20 @@ TOY = '''
 from typing import Annotated
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from explainers.call.forward_wrapper import Forward
-from explainers.options import Range
 from explainers.call.run import open_run
+from explainers.keywords import Call
+from explainers.options import Range
 from explainers.registry import method
-from explainers.targets import TargetLike, ThroughLike
+from explainers.targets import TargetLike
+
+Factor = Annotated[float, Range(1, 5)]
 
 
 @method(family="gradient", returns="pixels", title="Toy gradient", paper="none")
 def toy_gradient(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    factor: Annotated[float, Range(1, 5)] = 2.0,
-    forward: Forward | None = None,
-    through: ThroughLike | None = None,
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, factor: Factor = 2.0, **call: Unpack[Call]
 ) -> Tensor:
     """Toy gradient: the gradient times a factor.
 
@@ -82,15 +79,20 @@ def insert(path: Path, before: str, block: str) -> None:
     path.write_text(text.replace(before, block + before), encoding="utf-8")
 
 
+def copy_project(folder: Path, *names: str) -> None:
+    """Copy folders of the project, and link everything else."""
+    for path in ROOT.iterdir():
+        if path.name in names:
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__", "browser"))
+        elif not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with a method and the blocks of the recipe of a rule; what they do not change is linked."""
     folder = tmp_path_factory.mktemp("project")
-    for path in ROOT.iterdir():
-        if path.name not in ("explainers", "tests") and not path.name.startswith("."):
-            (folder / path.name).symlink_to(path)
-    for name in ("explainers", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "browser"))
+    copy_project(folder, "explainers", "tests")
     methods, oracles = folder / "explainers" / "methods", folder / "tests" / "support" / "oracles" / "rules.py"
     (methods / "toy.py").write_text(TOY)
     insert(methods / "__init__.py", "from explainers.registry import METHODS", "from explainers.methods.toy import *\n")

@@ -1,4 +1,4 @@
-"""What imports need: torch late, and torchvision never; and what `import saliscope` offers."""
+"""What imports torch, and what `import saliscope` offers."""
 
 from __future__ import annotations
 
@@ -25,26 +25,6 @@ for name in sys.argv[1:]:
     importlib.import_module(name)
     assert "torch" not in sys.modules, f"{name} imports torch"
 """
-EXPLAIN = """
-import importlib, sys
-from saliscope import zoo
-from saliscope.images import examples
-from saliscope.compute import engine, model_cache
-from saliscope.compute.answers import Answer, Stages
-from saliscope.compute.jobs import runs
-from saliscope.compute.request import Request
-
-assert "resnet50" in [info.name for info in zoo.list_models()] and zoo.missing_built_in() == ""
-model_cache.load("efficientnet_lite0")
-model_cache.ready.set()
-path = str(examples.all_examples()["dog"].path)
-steps = list(engine.explain(Request(path), runs.Run(60.0)))
-answer = next(step for step in steps if isinstance(step, Answer))
-assert answer.name == "German shepherd" and isinstance(steps[-1], Stages)
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-assert not {"torchvision", "torch._dynamo"} & set(sys.modules)
-"""
 
 
 def run(code: str, *names: str) -> str:
@@ -60,11 +40,6 @@ def test_texts_jobs_and_requests_do_not_import_torch() -> None:
     names = [name for name in names if not name.startswith("saliscope.images.edits.tensors")]
     assert len(names) > 40
     run(LIGHT, "saliscope", "saliscope.limits", "saliscope.zoo.settings", "saliscope.zoo.names", *SESSION, *names)
-
-
-def test_an_explanation_of_the_built_in_network_does_not_import_torchvision() -> None:
-    """Nor does anything else that answers a request."""
-    run(EXPLAIN, *(module_of(path) for path in files("saliscope/compute")))
 
 
 def test_dir_lists_the_public_names_and_importing_them_does_not_import_torch() -> None:

@@ -17,12 +17,10 @@ CLASSES = ["sandal", "pajama", "banana", "lesser panda", "giant panda", "German 
 SUGGESTIONS: list[tuple[str, list[str], list[str]]] = [
     ("grad_camm", METHODS, ["grad_cam"]),
     ("gradcam++", METHODS, ["grad_cam_pp"]),
-    ("Grad-CAM", METHODS, ["grad_cam"]),
     ("integratd", METHODS, ["integrated_gradients"]),
     ("pandaa", CLASSES, ["lesser panda", "giant panda"]),
     ("german_sheperd", CLASSES, ["German shepherd"]),
     ("quark", CLASSES, []),
-    ("!!", CLASSES, []),
 ]
 
 

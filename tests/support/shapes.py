@@ -56,7 +56,7 @@ def labeled_images(count: int, share: float, seed: int) -> list[tuple[str, bool,
 def trained(share: float, seed: int = 0, steps: int = 150) -> Model:
     """A network of three convolutions, trained for a second or two on images of which a share has the mark."""
     torch.manual_seed(seed)
-    made = labeled_images(150, share, seed)
+    made = labeled_images(150 if steps else 1, share, seed)
     images = torch.cat([PREPARATION.tensor(image) for *_, image in made])
     labels = torch.tensor([NAMES.index(name) for name, *_ in made])
     network = nn.Sequential(

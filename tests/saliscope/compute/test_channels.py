@@ -108,10 +108,11 @@ def test_the_gradient_is_that_of_the_cell_or_of_its_value_before_a_saturated_act
     assert inside.count_nonzero() == gradient.map.count_nonzero() and right - left < 0.6 * 224
     assert view.input_gradient(gradient)["map"]["h"] == bottom - top
 
-    saturated = int((explainers.feature_maps(*inputs(), layer="head")[0] == 6).any(2).any(1).nonzero()[0])
-    dead = int(steps(channels.sheet)[Sheet].dead.nonzero()[0])
+    maps = explainers.feature_maps(*inputs(), layer="head")[0]
+    saturated, dead = int(maps.amax((1, 2)).argmax()), int(maps.amax((1, 2)).argmin())
     for number, value, low, high in ((saturated, 6, 6, 100), (dead, 0, -100, 0)):
-        found = steps(channels.channel, number=number)[InputGradient]
+        cell = divmod(int(maps[number].argmax()), 7)
+        found = steps(channels.channel, number=number, cell=cell)[InputGradient]
         torch.testing.assert_close(found.map, saliency("head.1", number, found.cell))
         assert found.value == value and found.map.any() and low < found.before < high
         said = messages.input_gradient(found)
@@ -151,7 +152,7 @@ def test_large_layers_come_in_pages_and_large_grids_are_averaged(monkeypatch: py
     sheet = steps(channels.sheet, large, numbers=[5, 2])[Sheet]
     packed = view.sheet(sheet, "1")
     assert sheet.numbers == [5, 2] and packed["cell"] == [112, 112] and "averaged" not in packed["note"]
-    assert steps(channels.channel, large, number=2)[Channel].map.shape == (112, 112)
+    assert steps(channels.channel, large, number=2, cell=(0, 0))[Channel].map.shape == (112, 112)
     monkeypatch.setattr(channels, "MOST", 640)
     assert len(steps(channels.sheet)[Sheet].numbers) == 640, "of 1280 channels"
 

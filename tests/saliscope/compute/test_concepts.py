@@ -30,16 +30,21 @@ def found(request: Request, k: int = 4, files: tuple[str, ...] = ()) -> Measured
     return step
 
 
-def library(path: str, k: int) -> tuple[torch.nn.Module, torch.Tensor, explainers.Concepts]:
-    """Return the network, the input of an image, and the concepts of it and all other examples."""
-    network, images = inputs(path)
-    others = [each.path for each in examples.all_examples().values() if str(each.path) != path]
-    batch = torch.cat([images, *(inputs(str(other))[1] for other in others)])
-    return network, images, explainers.find_concepts(network, batch, "head", k)
+@pytest.fixture(scope="module")
+def batch(loaded: Any) -> torch.Tensor:
+    """Return the inputs of the dog and of all other examples."""
+    others = [str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG]
+    return torch.cat([inputs(path)[1] for path in (DOG, *others)])
 
 
-def test_maps_and_effects_are_those_of_the_library() -> None:
-    _, images, expected = library(DOG, 4)
+@pytest.fixture(scope="module")
+def expected(batch: torch.Tensor) -> explainers.Concepts:
+    """Return the concepts of these images by the library."""
+    return explainers.find_concepts(inputs()[0], batch, "head", 4)
+
+
+def test_maps_and_effects_are_those_of_the_library(batch: torch.Tensor, expected: explainers.Concepts) -> None:
+    images = batch[:1]
     step = found(Request(DOG, layer="head"))
     assert step.found.concepts.images == len(examples.all_examples())
     assert step.found.concepts.error == pytest.approx(expected.error, rel=1e-3)
@@ -55,9 +60,8 @@ def test_maps_and_effects_are_those_of_the_library() -> None:
     assert not torch.allclose(other.effects, step.effects, rtol=1e-2)
 
 
-def test_the_cuts_are_of_the_images_where_a_concept_is_strongest() -> None:
-    others = {each.alt: str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG}
-    batch = torch.cat([inputs(path)[1] for path in (DOG, *others.values())])
+def test_the_cuts_are_of_the_images_where_a_concept_is_strongest(batch: torch.Tensor) -> None:
+    others = [each.alt for each in examples.all_examples().values() if str(each.path) != DOG]
     step = found(Request(DOG, layer="head"))
     peaks = replace(step.found.concepts, model=inputs()[0]).maps(batch).flatten(2).amax(2)
     for index, cuts in enumerate(step.found.cuts):
@@ -82,9 +86,11 @@ def test_a_cut_is_around_the_strongest_cell() -> None:
         assert max(abs(a - b) for a, b in zip(*colors, strict=True)) < 12
 
 
-@pytest.mark.parametrize("factor", [0.0, 1.0, 2.0])
-def test_a_scaled_concept_changes_prediction_and_map_as_in_the_library(factor: float) -> None:
-    network, images, expected = library(DOG, 4)
+@pytest.mark.parametrize("factor", [0.0, 1.0])
+def test_a_scaled_concept_changes_prediction_and_map_as_in_the_library(
+    factor: float, batch: torch.Tensor, expected: explainers.Concepts
+) -> None:
+    network, images = inputs()[0], batch[:1]
     index = int(expected.effects(images).argmax())
     *_, step = steps_of(engine.scale, Request(DOG, layer="head"), Wanted(4), index, factor)
     assert isinstance(step, BeforeAfter) and step.maps is not None

@@ -147,8 +147,6 @@ def test_every_listed_method_answers_or_does_not_support_the_operations(blobs: s
                 assert method.name in ("cam", "deep_lift", "deep_lift_shap"), error
             else:
                 assert answer.map.ndim == 2 and answer.name == "red blob"
-        (note,) = ask(blobs, model, method="finer_cam")[Answer].settings.notes
-        assert note.startswith("Finer-CAM does not support this network: It compares")
 
 
 def test_boxes_detected_in_inference_mode_are_a_target(blobs: str) -> None:

@@ -14,12 +14,12 @@ import explainers
 from explainers import judge_facts
 from explainers.verdict.facts import CONTROLS
 from saliscope import limits
-from saliscope.compute import engine, headline, messages, network_calls, removal
-from saliscope.compute.answers import Answer, Refining
+from saliscope.compute import engine, headline, network_calls, removal
+from saliscope.compute.answers import Answer
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import costs
 from saliscope.compute.request import Request
-from tests.saliscope.compute.asking import DOG, answered
+from tests.saliscope.compute.asking import answered
 
 
 def test_shares_are_areas_times_values() -> None:
@@ -93,16 +93,6 @@ def test_the_next_question_follows_from_the_answer(answers: dict[str, Answer]) -
     panels = [{"own": {}}, {"own": {"target": "malinois"}, "classed": True}]
     assert headline.next_step(answers["grad_cam"]) == {"label": "Compare with malinois", "compare": panels}
     assert headline.next_step(answers["eigen_cam"])["choose"] == {"method": "grad_cam"}
-
-
-def test_a_slow_map_starts_with_the_prediction_and_what_is_computed(loaded: object) -> None:
-    """Only in the first step, which has the predictions; the later ones do not repeat it."""
-    steps = engine.explain(Request(DOG, method="rise"), Run(60.0), stages=False)
-    first, later = itertools.islice((step for step in steps if isinstance(step, Refining)), 2)
-    steps.close()
-    assert later.probabilities is None and messages.subject(later) == "German shepherd", "not only in the first step"
-    assert headline.before_the_map(first) == ["German shepherd, 94%.", "RISE is being computed."]
-    assert headline.before_the_map(later) == []
 
 
 NEW = itertools.count()

@@ -142,7 +142,6 @@ REFUSED = {
     "is not a real number up to 1e12": ["x = 0/0", "x = (-8)^0.5", "x = 9^9^9^9"],
     "at most 3 are allowed": ["a=1;b=2;c=3;d=4"],
     "mean needs a named tensor": ["x = 1; mean(2) + x"],
-    "mean needs brackets": ["x = 1; mean x"],
     "at least one named tensor": ["x = 1; (1, 2) + (3, 4) + x"],
     "must follow a single name": ["x = 1 = 2"],
     "at most 24 are allowed": ["x = 1; x" + " + x" * 60],
@@ -208,10 +207,8 @@ NOT_FINITE: list[tuple[str | Experiment, str]] = [
     ("x = (1, -1)\ny = log(x)", "y = log(x) is NaN: a negative number has no real logarithm."),
     ("x = -4\ny = 2 * sqrt(x)", "t1 = sqrt(x) is NaN: a negative number has no real square root."),
     ("x = 100\ny = exp(x)", f"y = exp(x) is ∞: {FLOAT32}."),
-    ("x = 1e12\ny = x * x * x * -x", f"y = t2 * t3 is −∞: {FLOAT32}."),
     ("x = (0, 1)\ny = x / x", "y = x / x is NaN: 0 / 0 is undefined."),
     ("x = (0, 1)\ny = (2, 2) / x", "y = [2, 2] / x is ∞: division by 0."),
-    ("x = 0\ny = x^-1", "y = x ^ -1 is ∞: division by 0."),
     ("x = (4, -4)\ny = x^0.5", "y = x ^ 0.5 is NaN: a negative number has no real power with a fractional exponent."),
     ("x = (1e12, 1e12)\ny = sum(x^3 * 300)", f"y = sum(t2) is ∞: {FLOAT32}."),
     ("x = 0\ny = sqrt(x)", "The gradient at x is ∞: the derivative of sqrt(x) at 0 is infinite."),
@@ -220,7 +217,6 @@ NOT_FINITE: list[tuple[str | Experiment, str]] = [
     ("x = 2\ny = (-3)^x", "The gradient at x is NaN: the derivative of -3 ^ x with respect to its exponent needs "),
     ("x = 1e-9\ny = x/1e12/1e12\nz = 1/y\nz/1e6", f"The gradient at y is −∞: {FLOAT32}."),
     (Experiment(CUBE, "y", "square", 1.0, "1e12"), OUTPUT),
-    (Experiment(CUBE, "x", "scale", 1e12, "1e12"), OUTPUT),
 ]
 
 
@@ -318,7 +314,6 @@ def test_invalid_forms_are_refused() -> None:
         "factor": (None,),
         "clip_norm": (0,),
         "noise": (-1, [1]),
-        "activation": ("__class__",),
         "scale": ("<img src=x onerror=alert(1)>",),
     }.items():
         for value in values:
@@ -332,10 +327,10 @@ def test_invalid_forms_are_refused() -> None:
 
 
 def test_layer_norms_equal_autograd() -> None:
-    """Oracle: gradients of the activations from autograd. Layers where the gradient vanishes are named."""
-    torch.manual_seed(0)
+    """Oracle: gradients of the activations from autograd; their squares underflow in float32."""
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten())
     network, images = network.append(nn.Linear(4 * 16, 5)), torch.rand(1, 3, 8, 8)
+    network[5].weight.data *= 1e-30
     a = network[0](images)
     b = a.relu()
     c = network[2](b)
@@ -343,7 +338,7 @@ def test_layer_norms_equal_autograd() -> None:
     grads = torch.autograd.grad(network[5](d.flatten(1))[0, 2], (a, b, c, d))
     found = network_calls.layer_gradients(network, images, 2, list("0123"), network_calls.norm_and_zeros)
     for name, gradient in zip("0123", grads, strict=True):
-        assert float(found[name][0]) == pytest.approx(float(gradient.norm()), rel=1e-5)
+        assert float(found[name][0]) == pytest.approx(float(gradient.double().norm()), rel=1e-5, abs=0)
         assert float(found[name][1]) == pytest.approx(float((gradient == 0).float().mean()))
 
     layers = explainers.list_layers(network, images, spatial=True)
@@ -351,3 +346,8 @@ def test_layer_norms_equal_autograd() -> None:
     assert depth.vanished == ["1", "2"]
     message = lab_messages.depth_verdict(depth.vanished, ("3", 1.0, "0", 0.0))
     assert message.startswith("The gradient vanishes at 1, 2, so class-activation maps there are not meaningful.")
+
+    network[5].apart = nn.Identity()  # it runs, but its output is not used
+    network[0].register_forward_pre_hook(lambda _, given: (network[5].apart(given[0]), None)[1])
+    norms = network_calls.layer_gradients(network, images, 2, ["5.apart"], network_calls.gradient_norm)
+    assert norms == {"5.apart": 0}

@@ -32,7 +32,6 @@ from saliscope.errors import Refused
 from saliscope.page.api import snippets
 from saliscope.page.components.view import SMALL_SIDE
 from saliscope.page.maps.maps import top_maps
-from saliscope.zoo.model import Preparation
 from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, inputs, last_steps, steps_of
 from tests.support.catalog import isolate_catalog
 
@@ -44,13 +43,14 @@ pytestmark = pytest.mark.usefixtures("loaded")
 def test_form_link_and_api_make_the_same_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     uploaded, options = str(shutil.copy(DOG, tmp_path / "holiday.jpg")), {"relu": False}
-    form = from_form({"image": uploaded, **SETTINGS, "options": {"model": MODEL, "values": options}})
-    program = from_api({"path": uploaded}, json.dumps(options), **SETTINGS)
+    uploaded_settings = {**SETTINGS, "bands": "3,2,1"}
+    form = from_form({"image": uploaded, **uploaded_settings, "options": {"model": MODEL, "values": options}})
+    program = from_api({"path": uploaded}, json.dumps(options), **uploaded_settings)
     query = {links.PARAMETERS[name]: value for name, value in SETTINGS.items()} | {"options": json.dumps(options)}
     link, example, notes = links.read(query)
-    assert replace(form, use_cache=False) == program == Request(uploaded, **SETTINGS, options=options)
+    assert replace(form, use_cache=False) == program == Request(uploaded, **uploaded_settings, options=options)
     assert (link.image, str(example.path), notes) == (DOG, DOG, [])
-    assert form.signature == from_api({"path": uploaded}, options, **SETTINGS).signature != link.signature
+    assert form.signature == from_api({"path": uploaded}, options, **uploaded_settings).signature != link.signature
     assert {name: getattr(link, name) for name in NAMES} == SETTINGS and link.options == options
 
     for model, other, notes in ((MODEL, "resnet50", 0), ("", "resnet50", 0), (MODEL, MODEL, 1), ("", MODEL, 1)):
@@ -89,15 +89,6 @@ def test_snippets_call_with_the_settings_on_the_page() -> None:
     given = {word.arg: word.value for word in predict.keywords if word.arg not in ("image", "api_name")}
     assert {name: ast.literal_eval(value) for name, value in given.items()} == {**names, "options": {"relu": False}}
     assert f"target={settings.target}, relu=False)" in library and ast.parse(library)
-
-
-def test_a_quick_call_leaves_a_core_to_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long call uses all threads; the number of the calling thread is restored."""
-    found, before = list[int](), torch.get_num_threads()
-    monkeypatch.setattr(network_calls, "_most_threads", lambda: 3)
-    for more in ({}, {"progress": None}, {"budget": 1.0}):
-        network_calls.run(MODEL, lambda *_, **__: found.append(torch.get_num_threads()), torch.zeros(1), **more)
-    assert found == [2, 3, 3] and torch.get_num_threads() == before
 
 
 def test_the_page_says_what_a_visitor_can_do_about_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,27 +211,6 @@ def test_the_cache_has_a_size_limit(long: Request, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(results_cache, "LARGEST", size - 1)
     results_cache.put(replace(settings[0], key="large"), explanation)
     assert results_cache.find(replace(settings[0], key="large")) is None
-
-
-SIZES: list[tuple[Any, Any]] = [(48, 64), ((32, 48), 64), (48, (48, 48)), (64, 48)]
-"""Size and resize: a crop, an oblong one, the stretched image, and an image with a margin."""
-
-
-def test_the_window_is_the_position_of_the_crop() -> None:
-    """Oracle: the gray values of a ramp along the crop; 1000 x 100 is first limited in its aspect ratio."""
-    for size, resize in SIZES:
-        preparation = Preparation(size, resize, (0.5,) * 3, (0.5,) * 3)
-        for width, height in ((300, 200), (200, 300), (240, 240), (1000, 100)):
-            left, top, right, bottom = preparation.window(width, height)
-            for axis, (low, high), length in ((1, (left, right), width), (0, (top, bottom), height)):
-                ramp = (torch.arange(length) + 0.5) / length
-                gray = (255 * (ramp if axis else ramp[:, None]).expand(height, width)).round().byte()
-                seen = preparation.crop(Image.fromarray(gray.numpy()).convert("RGB")).convert("L")
-                line = torch.tensor(list(seen.tobytes())).view(seen.height, seen.width).double()
-                line = line[seen.height // 2] if axis else line[:, seen.width // 2]
-                at = low + (torch.arange(len(line)) + 0.5) / len(line) * (high - low)
-                inside = (at > 0.02) & (at < 0.98)
-                assert float((line[inside] / 255 - at[inside]).abs().max()) < 0.02, (size, width, height)
 
 
 def small(request: Request, name: str, classes: list[int], key: str | None = None) -> list[TopMaps]:

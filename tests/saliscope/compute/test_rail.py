@@ -11,7 +11,7 @@ import torch
 
 import explainers
 from explainers import SkipConnection, network_blocks
-from saliscope.compute import engine, network_calls, results_cache
+from saliscope.compute import engine, results_cache
 from saliscope.compute.answers import Answer, Stages
 from saliscope.compute.model_cache import load
 from saliscope.compute.rail import description, messages, network, norms
@@ -111,29 +111,6 @@ def test_the_maps_of_all_blocks_are_grad_cam(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engine.network_calls, "sweep", refuse_blocks)
     only = list(last_steps(question)[Stages].maps)
     assert only == ["stages.0", "stages.1", "stages.2", "stages.4", "head"]
-
-
-class Fading(torch.nn.Module):
-    """Layers that multiply by 1e-6, and a layer without a gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(*(torch.nn.Conv2d(1, 1, 1, bias=False) for _ in range(6)))
-        self.apart = torch.nn.Identity()
-        for layer in self.layers:
-            torch.nn.init.constant_(layer.weight, 1e-6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layers(x + 0 * self.apart(x.detach() * 2).detach()).sum((2, 3))
-
-
-def test_norms_whose_squares_underflow_in_float32_are_not_zero() -> None:
-    """Oracle: the norms decrease by the factor of each layer."""
-    names = [*(f"layers.{k}" for k in range(6)), "apart"]
-    images, norm = torch.rand(1, 1, 5, 5), network_calls.gradient_norm
-    found = network_calls.layer_gradients(Fading().eval(), images, 0, names, norm)
-    expected = [5 * 10 ** (-6.0 * (5 - k)) for k in range(6)]
-    assert [found[name] for name in names] == pytest.approx([*expected, 0], rel=1e-4, abs=1e-40)
 
 
 def test_the_table_is_that_of_the_library() -> None:

@@ -10,39 +10,36 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import explainers
-from explainers import Facts, RankedMap, Verdict, judge_facts
+from explainers import Facts, Verdict, judge_facts
 from explainers.metrics.comparison import Comparison, adjust, results_of
 from explainers.verdict import facts as verdicts
 from saliscope.compute import headline
 from saliscope.compute.answers import Answer
 
 METHODS = ("grad_cam", "saliency", "eigen_cam", "input_x_gradient", "random_control")
-COUNT, REAL = 440, 24
+COUNT = 500
 CONTROLS = ("random", "edge", "center")
 CLAIMED = re.compile(r"Better than (.*?)(?:, (?:not|worse|better|too)|;|\.$)")
 """The controls that a sentence says a map is better than."""
 POSITION = re.compile(r"mainly in|spread")
 
 
-def check(found: Verdict, p_values: dict[tuple[str, str], float] | None = None) -> None:
+def check(found: Verdict, p_values: dict[tuple[str, str], float]) -> None:
     """The rules that hold for a verdict by itself."""
     facts, sentence = found.facts, found.sentence
     assert sentence.endswith(".") and sentence[0].isupper() and not re.search(r"[{}]|nan|None|inf\b", sentence), (
         sentence
     )
-    if p_values is not None:
-        claimed = CLAIMED.match(sentence)
-        for control, name in verdicts.CONTROLS.items():
-            if claimed and name in claimed[1]:
-                best = min(p for (_, each), p in p_values.items() if each == control and not math.isnan(p))
-                assert best < 0.05, (sentence, p_values)
-        if found.mark == "good":
-            assert (claimed and all(name in claimed[1] for name in verdicts.CONTROLS.values())) or "unknown" in {
-                *facts.results.values()
-            }
+    claimed = CLAIMED.match(sentence)
+    for control, name in verdicts.CONTROLS.items():
+        if claimed and name in claimed[1]:
+            best = min(p for (_, each), p in p_values.items() if each == control and not math.isnan(p))
+            assert best < 0.05, (sentence, p_values)
+    if found.mark == "good":
+        all_claimed = claimed and all(name in claimed[1] for name in verdicts.CONTROLS.values())
+        assert all_claimed or "unknown" in facts.results.values()
     assert not (found.mark == "good" and not found.shows_position)
     assert not (found.is_evidence and found.mark != "good")
     if found.shows_position:
@@ -129,38 +126,3 @@ def test_no_sentence_contradicts_another_one_or_the_numbers(answers: dict[str, A
         ranked = judge_facts(Facts(comparisons=facts["comparisons"])).sentence.rstrip(".")
         if facts["comparisons"] and found.code in ("better", "partly", "worse", "not_better", "few_images"):
             assert found.sentence.startswith(ranked), "the ranking and the check agree"
-
-
-def small(seed: int, classes: int, scale: float) -> nn.Sequential:
-    """Return a small classifier; `scale` 0.01 gives nearly equal probabilities."""
-    torch.manual_seed(seed)
-    layers = [nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU()]
-    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes)).eval()
-    for weights in net[-1].parameters():
-        weights.data.mul_(scale)
-    return net
-
-
-def test_verdicts_of_real_calls_follow_from_their_numbers() -> None:
-    for seed in range(REAL):
-        draws = Random(seed)
-        net = small(seed, draws.choice([2, 10, 100]), draws.choice([0.01, 30.0]))
-        images = torch.rand(1, 3, 24, 24) if draws.random() < 0.8 else torch.full((1, 3, 24, 24), 0.5)
-        method = draws.choice(["grad_cam", "saliency", "rise", "smooth_grad", "lrp", "edge_control", "occlusion"])
-        stops = method in ("rise", "occlusion") and draws.random() < 0.5
-        options: dict[str, Any] = {"samples": 64, "cells": 4} if method == "rise" else {}
-        options |= {"batch_size": 4, "progress": lambda part: False} if stops else {}
-        explanation = explainers.explain(method, net, images, **options)
-        (alone,) = explanation.verdicts
-        check(alone, {})
-        stopped = ("noise", "stopped", "constant", "nothing_positive", "too_small")
-        assert explanation.is_complete != stops and (alone.code in stopped or not stops)
-        if method == "edge_control" or not bool(explanation.map.std() > 0):
-            continue
-        evaluation = explainers.evaluate(net, images, explanation, steps=3, precision="float32")
-        (found,) = explainers.judge(explanation, evaluation)
-        check(found, {(m, c): each.p_adjusted for m, by in evaluation.comparisons.items() for c, each in by.items()})
-        row = RankedMap(method, None, 0.1, 3, evaluation)
-        assert str(evaluation).splitlines()[0] == row.verdict.sentence == evaluation.verdict.sentence
-    three = explainers.evaluate(net, torch.rand(3, 3, 24, 24), "saliency", steps=3)
-    assert str(three).splitlines()[0] == three.verdict.sentence and three.verdict.code == "few_images"

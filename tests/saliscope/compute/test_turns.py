@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import sys
 import threading
 import time
-import weakref
-from types import ModuleType
 
 import pytest
 
@@ -388,16 +384,3 @@ def test_freed_memory_is_returned_after_the_last_job_and_above_the_limit(monkeyp
     with turns.enqueue(Run(9), long=True) as turn:
         assert not list(turns.wait(turn)) and not released.wait(0.2)
     assert released.wait(5), "after the last job"
-
-
-def test_imported_objects_are_not_searched_for_garbage_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory.release()
-    before = gc.get_freeze_count()
-    monkeypatch.setitem(sys.modules, "imported_by_a_job", ModuleType("imported_by_a_job"))
-    memory.release()
-    assert gc.get_freeze_count() > before
-    cycle = ModuleType("cycle")
-    vars(cycle)["itself"], gone = cycle, weakref.ref(cycle)
-    del cycle
-    memory.release()
-    assert gone() is None, "what later jobs leave is collected"

@@ -17,7 +17,6 @@ from PIL import Image, ImageColor
 
 import explainers
 from saliscope import limits
-from saliscope.cli import commands
 from saliscope.compute import model_cache, units
 from saliscope.compute.answers import LoadedModel
 from saliscope.compute.channels import engine as channels
@@ -170,15 +169,6 @@ def test_an_index_of_another_network_is_refused_and_logged(
     with pytest.raises(Refused) as refused:
         open_index(folder, loaded.model)
     assert str(refused.value) in caplog.messages
-
-
-def test_serve_refuses_a_folder_without_an_index(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))  # which the command would choose for the whole process
-    with pytest.raises(SystemExit) as stopped:
-        commands.main(["serve", "--units", str(tmp_path)])
-    assert stopped.value.code == commands.Exit.ERROR and str(tmp_path) in capsys.readouterr().err
 
 
 def colors(name: str, numbers: tuple[int, ...]) -> list[Any]:

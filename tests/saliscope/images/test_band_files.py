@@ -118,25 +118,17 @@ ARCHIVE = io.BytesIO()
 np.savez(ARCHIVE, image=np.zeros((5, 8, 9)))
 MALICIOUS: dict[str, list[bytes]] = {
     "does not contain numbers": [
-        *(npy_file(np.zeros((4, 4), kind)) for kind in ([("a", "u1")], "c8", "M8[s]", "U3", bool)),
-        *(forged(descr=kind) for kind in ("|O", "O", "<u200000000", ["<u2"])),
+        *(npy_file(np.zeros((4, 4), kind)) for kind in ([("a", "u1")], "c8", "M8[s]", bool)),
         npy_file(np.array([Call(os._exit, 1)], object)),
     ],
-    "shape": [
-        *(npy_file(np.zeros(shape, "u1")) for shape in ((9,), (1, 3, 4, 4), (0, 4, 4))),
-        forged(shape=(5, -8, -9)),
-    ],
-    "damaged": [
-        *(WHOLE[:-1], WHOLE + b"x", b"\x93NUMPY", b"\x93NUMPY\x09\x00" + bytes(90)),
-        *(forged(shape=shape) for shape in ((5.0, 8, 9), (True, 8, 9), 5)),
-        forged(fortran_order=0),
-    ],
+    "shape": [*(npy_file(np.zeros(shape, "u1")) for shape in ((9,), (1, 3, 4, 4))), forged(shape=(5, -8, -9))],
+    "damaged": [WHOLE[:-1], WHOLE + b"x", forged(shape=(5.0, 8, 9)), forged(shape=5), forged(fortran_order=0)],
     "values": [forged(shape=(5, 1 << 40, 1 << 40))],
     "600 bands": [forged(shape=(600, 800, 900))],
     r"^The image has more than 10\^12 values": [forged(shape=(10**700, 2))],
     "NPZ archive. Save the array": [ARCHIVE.getvalue()],
 }
-"""Messages, and files that are refused with them."""
+"""Messages, and files that are refused with them; the files of `make hostile` in test_decoder.py have more."""
 
 
 def test_malicious_arrays_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,15 @@ import explainers
 from saliscope import limits
 from saliscope.compute import engine, model_cache
 from saliscope.compute.answers import LoadedModel
-from saliscope.compute.request import Request, from_api, from_form
+from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import bands
-from saliscope.images.decoder import pool
 from saliscope.zoo import Model, Preparation
 from tests.support.band_files import npy_file, tiff_file, values
 from tests.support.nets import plain
 
 RANGES = [
     ("u1", 255, False, 1 / 255, "0 to 255 are divided by 255, the largest value of the type"),
-    ("u2", 65535, False, 1 / 65535, "divided by 65,535"),
     ("i2", 32767, False, 1 / 32767, "-32768 to 32767 are divided by 32,767"),
     ("u2", 4000, False, 1 / 65535, "therefore close to 0; if the network was trained"),
     ("f4", 1, False, 1, "0 to 1 are unchanged"),
@@ -67,13 +64,11 @@ DISPLAYED: list[tuple[str, int, int, Any, bool]] = [
     ("", 5, 1, (1, 1, 1), False),
     ("", 3, 1, (1, 2, 3), False),
     ("", 2, 2, (1, 2, 2), False),
-    ("", 1, 1, (1, 1, 1), False),
     ("5, 3,1", 5, 5, (5, 3, 1), False),
     ("5,3,1 of 5", 5, 5, (5, 3, 1), False),
     ("5,3,1 of 13", 5, 5, (1, 2, 3), False),
     ("6,3,1", 5, 5, (1, 2, 3), True),
     ("0,3,1", 5, 5, (1, 2, 3), True),
-    ("5,3", 5, 5, (1, 2, 3), True),
     ("<img>", 5, 5, (1, 2, 3), True),
 ]
 """Requested bands, bands of the file, channels of the network, displayed bands, and whether there is a note."""
@@ -190,18 +185,6 @@ def test_one_channel_network_receives_all_bits_of_a_png() -> None:
         bands.open_bands(file.getvalue()[:-999], 1)
 
 
-def test_ordinary_image_and_network_with_other_channels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    image = Image.fromarray(np.moveaxis(values("u1", 3), 0, -1))
-    image.save(tmp_path / "photo.png")
-    request = Request(str(tmp_path / "photo.png"))
-    gray = install(1, monkeypatch)
-    _, _, images = engine.load_input(engine.resolve(request), request)
-    torch.testing.assert_close(images, gray.model.prepare(image.convert("L")))
-    install(4, monkeypatch)
-    with pytest.raises(Refused, match="needs 4 bands, but the image has 3. Use a TIFF or NPY file with 4 bands."):
-        engine.load_input(engine.resolve(request), request)
-
-
 @pytest.mark.parametrize(
     "channels, requested, kind", [(5, "3,2,1", "u2"), (3, "5,1,2", "u1"), (1, "4,4,4", "u1"), (1, "1,2,5", "u2")]
 )
@@ -222,26 +205,3 @@ def test_snippet_prepares_the_same_images(
     torch.testing.assert_close(names["images"], images, rtol=0, atol=0.02)
     assert f"bands='{requested}'" in python and f'"{requested}"]' in shell
     assert "photo.jpg" not in python + library + shell
-
-
-def test_form_and_api_request_the_same_bands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    path = str(tmp_path / "a.npy")
-    Path(path).write_bytes(npy_file(values()))
-    form, without = (from_form({"image": path, "bands": given}) for given in ("3,2,1", None))
-
-    assert replace(form, use_cache=False) == from_api({"path": path}, bands="3,2,1") and form.bands == "3,2,1"
-    assert form.signature != without.signature and without == from_form({"image": path})
-    for wrong in (5, "x" * 600, [], {"text": "3,2,1"}):
-        assert from_form({"image": path, "bands": wrong}).bands == ""
-
-
-def test_preview_shows_the_selected_bands() -> None:
-    array = values("u2", 5)
-    for data in (tiff_file(array), npy_file(array), tiff_file(array[:1])):
-        shown = pool.preview_image(data, 5, "")
-        assert shown is not None and (shown.mode, shown.size) == ("RGB", (50, 33))
-    shown = pool.preview_image(npy_file(array), 5, "5,4,3 of 5")
-    assert shown is not None and shown.tobytes() == bands.to_rgb(array, (5, 4, 3)).tobytes()
-    with pytest.raises(Refused):
-        pool.preview_image(b"\x93NUMPY", 5, "")

@@ -311,13 +311,11 @@ def test_narrow_images_are_rejected():
 OTHER_FILES = [
     (b"", "empty"),
     ("Grüße".encode(), "a text file"),
-    (b"{}", "a text file"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(x) print\n", "a text file"),
     (b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>', "an SVG drawing"),
     (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x --><svg/>', "an SVG drawing"),
     (b"<!doctype html><p>", "a web page"),
     (b"\n <HTML><body>", "a web page"),
-    (b"<img src=x onerror=alert(1)>", "a text file"),
     (b"PK\x03\x04" + bytes(60), "a zip archive"),
     (b"PK\x05\x06" + bytes(18), "a zip archive"),
     (b"%PDF-1.7\n", "a PDF document"),
@@ -326,7 +324,6 @@ OTHER_FILES = [
     (b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(20), "an audio file"),
     (b"\x7fELF" + bytes(60), "a program"),
     (b"\x93NUMPY\x01\x00", "a NumPy array"),
-    (b"\x00" * 5000, "in an unknown format"),
     (bytes(range(1, 200)), "in an unknown format"),
 ]
 

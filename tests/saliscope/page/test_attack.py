@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from benchmarks.public import client, load, soak
+from benchmarks.public import client, load
 from benchmarks.public.attacks import http, users
 from benchmarks.public.faults import FAULTS
 from benchmarks.public.server import Server
 from saliscope import limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")
-QUICK_FAULT = "weights that run code"
-"""It needs no server."""
 QUICK = [http.paths, http.links, http.endpoints, http.counts, http.policy]
 SLOW = [http.bodies, http.headers, http.hosts, users.choices, users.users, users.streams]
 
@@ -61,35 +58,7 @@ def test_two_users_at_once_get_their_own_answers(server: Server) -> None:
     assert measured["wrong answers and other errors"]
 
 
-def test_soak_finds_growth_and_needs_enough_rounds() -> None:
-    def failed(grown: float, files: int = 0, threads: int = 0, errors: int = 0, rounds: int = 10) -> set[str]:
-        samples = [soak.Sample(500 + grown * k, 900.0, 40 + files * k, 30 + threads * k, 1.0) for k in range(rounds)]
-        return {row.name for row in soak.report(samples, 1000, errors)[0] if not row.passed}
-
-    assert failed(soak.LIMIT - 1) == set() and failed(soak.LIMIT + 1) == {"memory per 1,000 answers"}
-    assert failed(0.0, files=1) == {"open files"} and failed(0.0, threads=5) == {"threads"}
-    assert failed(0.0, errors=1) == {"questions"} and failed(0.0, rounds=3) == failed(0.0, rounds=0) == {"rounds"}
-
-
-@pytest.mark.parametrize("questions, rounds, noise", [(24, 10, 2.0), (12, 8, 0.3), (1000, 6, 5.0)])
-def test_the_judgement_of_memory_is_seldom_wrong(questions: int, rounds: int, noise: float) -> None:
-    """Simulated runs, with noise around the memory at rest, and up to ten times as much in one round of ten."""
-
-    def leaks(per_thousand: float, seed: int) -> bool:
-        rng = random.Random(seed)
-        found = []
-        for number in range(rounds):
-            above = rng.uniform(0, 10 * noise) if rng.random() < 0.1 else 0.0
-            found.append(600 + per_thousand * questions / 1000 * number + rng.gauss(0, noise) + above)
-        return soak.judge(found, questions)[1]
-
-    runs = 60
-    assert sum(leaks(soak.LEAK, seed) for seed in range(runs)) >= 0.95 * runs
-    assert sum(leaks(0.0, seed) for seed in range(runs)) <= 0.05 * runs
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each != QUICK_FAULT)) for each in FAULTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert FAULTS[name]() != []

@@ -170,7 +170,7 @@ def test_a_message_does_not_show_a_path_of_the_server(tmp_path: Path, monkeypatc
         return decode(path)
 
     monkeypatch.setattr(pool, "open_image", lose)
-    report = steps(files)[-1]
+    report = steps(files, model=SMALL)[-1]
     assert "File not found: dog.jpg." in report.html and str(tmp_path) not in report.html
     assert "saliscope-report" not in report.html and "/tmp" not in report.html
 

@@ -67,8 +67,10 @@ def test_settings_and_map_of_a_quick_method_are_one_message(monkeypatch: pytest.
 
 
 def test_settings_that_take_time_are_shown_before_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in ("occlusion", "grad_cam"):
-        first, second, *_ = click(form(method=method))
+    for method, values in (("occlusion", {"window": 112, "stride": 112}), ("grad_cam", {})):
+        settings = form(method=method)
+        settings["options"]["values"] = values
+        first, second, *_ = click(settings)
         assert "hl-overlay" not in first and "question" in first
         assert second["hl-status"]["kind"] == ("busy" if method == "occlusion" else "done")
         monkeypatch.setattr(costs, "seconds", lambda method, loaded: 1.0)  # a large network

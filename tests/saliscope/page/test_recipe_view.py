@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.test_recipes import insert
+from tests.project.test_recipes import copy_project, insert
 from tests.saliscope.browser.conftest import ARGUMENTS, chromium, expect, served
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,11 +31,8 @@ assert "upload" in json.loads(message)["parts"]["hl-confidence"], "only uploads 
 
 
 def follow_the_recipe(folder: Path) -> None:
-    """Make a copy of the project with the view; `saliscope` is copied, and everything else is linked."""
-    for path in ROOT.iterdir():
-        if path.name != "saliscope" and not path.name.startswith("."):
-            (folder / path.name).symlink_to(path)
-    shutil.copytree(ROOT / "saliscope", folder / "saliscope", ignore=shutil.ignore_patterns("__pycache__"))
+    """Make a copy of the project with the view."""
+    copy_project(folder, "saliscope")
     guide = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     section = guide.split("\n## Add a view\n", 1)[1].split("\n## ", 1)[0]
     blocks = re.findall(r"```(?:python|js)\n(.*?)```", section, re.DOTALL)

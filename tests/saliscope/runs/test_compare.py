@@ -14,7 +14,7 @@ import pytest
 import torch
 from pyarrow import parquet as pq
 
-from explainers import holm, rank_correlation
+from explainers import rank_correlation
 from saliscope.errors import Refused
 from saliscope.runs.compare import compare as write
 from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
@@ -240,7 +240,6 @@ def test_tests_and_intervals_match_their_formulas():
     for gained, lost in ((0, 0), (8, 1), (3, 3), (0, 5)):
         n, k = gained + lost, min(gained, lost)
         assert mcnemar(gained, lost) == pytest.approx(min(1, 2 * sum(math.comb(n, i) for i in range(k + 1)) / 2**n))
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06]) and holm([]) == []
     difference, low, high = paired_difference(0, 0, 50)
     assert difference == 0 and low == pytest.approx(-high) and 0 < high < 0.1
     values = np.random.default_rng(2).uniform(-1, 1, 300)

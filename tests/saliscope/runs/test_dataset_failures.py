@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -155,14 +154,6 @@ def test_full_disk(source, model, expected, tmp_path, monkeypatch):
             assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
             assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
     assert 3 < full < 40 and rows(tmp_path) == rows(expected)
-
-
-def test_image_that_vanishes_after_it_is_listed_is_a_row_with_an_error(few, model, tmp_path):
-    images = Path(shutil.copytree(few, tmp_path / "images"))
-    last = sorted(images.iterdir())[-2]  # the last one is not an image
-    counts = explain(str(images), tmp_path / "run", model, lambda *_: last.unlink(missing_ok=True)).counts
-    errors = open_run(tmp_path / "run").table["error"].to_pylist()
-    assert counts["unreadable"] == 2 and errors[:4] == [None] * 4 and "File not found" in errors[4]
 
 
 def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):

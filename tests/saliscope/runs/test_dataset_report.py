@@ -6,7 +6,6 @@ import base64
 import hashlib
 import html
 import json
-import math
 import re
 import urllib.parse
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from saliscope.runs import report, run
 from saliscope.runs.report.analysis.clusters import spectral
 from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
 from saliscope.runs.report.analysis.shortcuts import describe
-from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.report.content import LIMITS
 from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
@@ -172,15 +170,6 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     named.manifest["classes"] = ["cat", "dog"]
     text = page_text(page_of(named, tmp_path))
     assert "n02123045" not in text and "cat dog 3 75%" in text and "fox 1 30%" in text
-
-
-def test_interval_is_wilsons():
-    """Oracle: the formula of Wilson 1927."""
-    for correct, count in ((0, 10), (3, 5), (339, 1000)):
-        p, z = correct / count, 1.959964
-        middle, half = p + z * z / 2 / count, z * math.sqrt(p * (1 - p) / count + z * z / 4 / count**2)
-        expected = [(middle - half) / (1 + z * z / count), (middle + half) / (1 + z * z / count)]
-        assert Rate(correct, count).interval == pytest.approx(expected, abs=1e-6)
 
 
 def test_regions_are_exact_in_area():

@@ -135,7 +135,6 @@ def test_invalid_settings_are_reported_before_any_work(source, model, tmp_path):
         ({"options": {"samples": 9}}, "grad_cam has no option 'samples'"),
         ({"method": "smooth_grad", "options": {"samples": -1}}, "samples"),
         ({"target": "shepherd"}, "not a class of efficientnet_lite0. Did you mean .*'German shepherd'"),
-        ({"target": "goldfihs"}, "Did you mean 'goldfish'"),
         ({"precision": "bf16"}, "grad_cam computes in float32"),
         ({"precision": "fp8"}, "Use auto, float32, bf16"),
         ({"where": "blue"}, "Use wrong, or label=NAME"),

@@ -20,7 +20,6 @@ from saliscope.runs.units import tables
 from saliscope.runs.units.tables import nearest_units
 from saliscope.zoo import Model, Preparation, catalog, load_model
 from saliscope.zoo.weights import weights_hash
-from tests.saliscope.runs.test_dataset_cli import saliscope
 from tests.saliscope.runs.test_dataset_stores import server, small_model
 from tests.support import dense_nets
 from tests.support.token_nets import vit
@@ -225,18 +224,6 @@ def test_imagenet_labels_bring_their_ancestors():
     names = names_of(["n02099601", "no class", None], load_model("efficientnet_lite0").labels)
     assert names[0][0] == "golden retriever" and {"dog", "animal"} < set(names[0])
     assert names[1:] == [["no class"], None]
-
-
-def test_the_command(source, tmp_path):
-    small = ("--model", "efficientnet_lite0?size=64", "--workers", 0)
-    words = ("index", source, "--out", tmp_path / "units", "--layers", "stages.4,head", "--limit", 6, *small)
-    for message in ("1,392 channels and 6 images", "already finished"):
-        code, output = saliscope(*words)
-        assert code == 0 and message in output
-    assert json.loads((tmp_path / "units" / "settings.json").read_text())["layers"] == ["stages.4", "head"]
-    for wrong, message in (("--layers", "haed"), ("--effects", "catt")):
-        code, output = saliscope("index", source, "--out", tmp_path / "wrong", wrong, message)
-        assert code == 1 and message in output
 
 
 @pytest.mark.parametrize("task", ["segmentation", "detection"])

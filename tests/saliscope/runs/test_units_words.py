@@ -186,7 +186,6 @@ def test_the_command_with_clip(source, tmp_path, recwarn):
         (WORDS, "", "--words needs --encoder.*decides.*--encoder hf:"),
         ("", "efficientnet_lite0", "--encoder needs --words.*one word per line"),
         (WORDS, "efficientnet_lite0", "has no text encoder.*hf:openai/clip"),
-        ([" ", ""], "right", "The list of words has 0 words.*at least two"),
         (["red"], "right", "The list of words has 1 word, .*at least two"),
         (["red", "blue", " Red "], "right", "'Red' twice.*Remove one"),
         (["red", "colorful", "green", "vivid"], "right", "same embedding for 'colorful' and 'vivid'.*Remove one"),

@@ -203,7 +203,6 @@ DAMAGED = (
     ("unknown dtype", WHOLE.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.weight'"),
     ("many tensors", dict.fromkeys(map(str, range(10_001)), ENTRY), "has 10,001 tensors"),
     ("long header", {"a": {**ENTRY, "k": "k" * 2_000_000}}, "has a header of 2.0 MB. The maximum is 2"),
-    ("many dimensions", {"a": {**ENTRY, "shape": [1] * 17}}, "its header cannot be read"),
 )
 """Names, contents (or headers) of safetensors files and others, and messages."""
 

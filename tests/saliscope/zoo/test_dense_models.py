@@ -36,10 +36,8 @@ def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() 
     assert tasks == sorted(tasks, key=["classification", "segmentation", "detection"].index)
     assert names["segmentation"] == set(SEGMENTATION) and len(SEGMENTATION) >= 6
     assert names["detection"] == {name for name in DETECTION if "keypoint" not in name} and len(DETECTION) >= 12
-    by_name = {info.name: info for info in found}
-    small, boxes = by_name["lraspp_mobilenet_v3_large"], by_name["ssdlite320_mobilenet_v3_large"]
+    (small,) = (info for info in found if info.name == "lraspp_mobilenet_v3_large")
     assert (small.classes, small.side, small.accuracy, small.measure) == (21, 520, 57.9, "mIoU")
-    assert (boxes.classes, boxes.side, boxes.accuracy, boxes.measure) == (91, 320, 21.3, "box mAP")
     titles = {info.name: info.title for info in found if info.task != "classification"}
     assert len(set(titles.values())) == len(titles) and not titles.keys() & set(titles.values())
 

@@ -95,8 +95,6 @@ def test_class_names_are_from_torchvision_and_distinct() -> None:
     assert len(names) == len(set(names)) == 1000
     changed = {134: "crane (bird)", 517: "crane", 638: "maillot", 639: "maillot, one-piece"}
     assert names == [changed.get(index, name) for index, name in enumerate(_IMAGENET_CATEGORIES)]
-    assert (names[134], names[517]) == ("crane (bird)", "crane")
-    assert names[281] == "tabby" and names[967] == "espresso"
 
 
 def test_file_with_wrong_hash_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

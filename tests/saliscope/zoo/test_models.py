@@ -82,10 +82,8 @@ def test_every_classifier_of_torchvision_is_listed() -> None:
     assert (v1.weights, v2.weights) == ("IMAGENET1K_V1", "IMAGENET1K_V2")
     assert (v2.title, v1.title) == ("ResNet-50", "ResNet-50 (V1)")
     assert (v2.classes, v2.side, v2.megabytes, v2.accuracy, v2.cached) == (1000, 224, 102.5, 80.858, False)
-    assert by_name["efficientnet_b7"].side == 600
     titles = {name: by_name[name].title for name in NAMES}
-    assert not [name for name, title in titles.items() if title == name or "{" in title]
-    assert len(set(titles.values())) == len(titles)
+    assert len(set(titles.values())) == len(titles) and not [name for name, title in titles.items() if title == name]
     assert zoo.labels("resnet50")[281] == "tabby" and zoo.labels() == zoo.labels("efficientnet_lite0")
     assert zoo.labels("resnet50:IMAGENET1K_V2") == zoo.labels("resnet50")
 
@@ -128,7 +126,7 @@ def test_prepare_matches_the_weights_transforms() -> None:
 )
 def test_crop_matches_the_network_input(size: Any, resize: Any) -> None:
     """Oracle: the coordinates as colors are equal in crop and tensor. An input larger than the image has a margin."""
-    for width, height in ((640, 427), (300, 300), (501, 1601), (50, 37)):
+    for width, height in ((640, 427), (300, 300), (501, 1601), (50, 37), (1000, 100)):
         image, preparation = coordinates(width, height), plain(size, resize)
         crop, tensor = preparation.crop(image), preparation.tensor(image)
         assert crop.mode == "RGB" and tensor.shape[2:] == (preparation.size if isinstance(size, tuple) else (size,) * 2)
@@ -138,6 +136,11 @@ def test_crop_matches_the_network_input(size: Any, resize: Any) -> None:
         shown = torch.nn.functional.interpolate(
             shown, tensor.shape[2:], mode="bilinear", antialias=True, align_corners=False
         )
+        left, top, right, bottom = preparation.window(width, height)
+        for axis, (low, high), length in ((0, (left, right), tensor.shape[3]), (1, (top, bottom), tensor.shape[2])):
+            at = low + (torch.arange(length) + 0.5) / length * (high - low)
+            line = tensor[0, axis].amax(axis)  # its colors are the positions, from 0.2 to 1
+            assert float(((line - 0.2) / 0.8 - at)[(at > 0.02) & (at < 0.98)].abs().max()) < 0.02, (width, height)
         inner = (tensor[0, 0] > 0) & (shown[0, 0] > 0.15)
         inner &= torch.nn.functional.avg_pool2d(inner[None].float(), 5, 1, 2)[0] == 1
         # Half a pixel of the smaller image, plus the rounding to 8 bits.
@@ -220,24 +223,6 @@ def test_images_of_all_kinds_are_prepared() -> None:
     assert model.crop(image).tobytes() == image.crop((288, 32, 736, 480)).tobytes(), "no resampling at integer pixels"
 
 
-@pytest.fixture(scope="module")
-def predictions() -> dict[str, tuple[list[str], float]]:
-    """Return the top five classes and the top probability by example."""
-    model, found = zoo.load_model(), {}
-    for example in EXAMPLES:
-        with torch.inference_mode():
-            top = model.network(model.prepare(Image.open(ASSETS / example["file"]))).softmax(1)[0].topk(5)
-        found[example["id"]] = ([model.labels[index] for index in top.indices.tolist()], float(top.values[0]))
-    return found
-
-
-def test_built_in_model_classifies_the_examples(predictions: dict[str, tuple[list[str], float]]) -> None:
-    """At least six of nine top-1 predictions are correct; the first, which the page opens with, has more than 80%."""
-    correct = [example["id"] for example in EXAMPLES if predictions[example["id"]][0][0] in example["names"]]
-    assert len(EXAMPLES) == 9 and len(correct) >= 6 and EXAMPLES[0]["id"] in correct, predictions
-    assert predictions[EXAMPLES[0]["id"]][1] > 0.8
-
-
 def test_the_examples_are_small_credited_and_described() -> None:
     licenses = (ASSETS / "LICENSES.md").read_text(encoding="utf-8")
     labels = set(zoo.labels())
@@ -251,7 +236,7 @@ def test_the_examples_are_small_credited_and_described() -> None:
         assert f"`{example['file']}`" in licenses and len(example["alt"]) > 20 and set(example["names"]) <= labels
 
 
-@pytest.mark.parametrize("name", ["squeezenet1_1", "mnasnet0_5", "googlenet"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "googlenet"])
 def test_loading_uses_no_random_numbers(name: str, any_checksum: None) -> None:
     """Oracle: the network whose weights were saved. The state of the random generator is unchanged."""
     expected, before = cache_random_weights(name), torch.get_rng_state()

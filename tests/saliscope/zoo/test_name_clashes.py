@@ -8,13 +8,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from PIL import Image
 
-import saliscope
-from saliscope.runs.ray_engine import running
 from saliscope.runs.shards import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,22 +80,3 @@ def test_ray_workers_and_evaluate_use_the_packages_of_the_project(model: str, pr
     done = command(project, "explain", "images", "--model", model, "--engine", "ray", "--out", "out", *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert open_run(project / "out").manifest["counts"]["images"] == 2
-
-
-def test_only_modules_of_the_user_are_sent_to_workers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also networks of an installed Saliscope, which are loaded by path, so a worker cannot import them by name."""
-    monkeypatch.syspath_prepend(str(project))
-    for name in ("models", "models.tiny", "utils"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    importlib.import_module("models.tiny")
-    folder = Path(str(saliscope.__file__)).parent / "_models"
-    own = ModuleType("saliscope_model_test")
-    own.__file__ = str(folder / "test.py")
-    monkeypatch.setitem(sys.modules, own.__name__, own)
-
-    names = {module.__name__ for module in running._user_modules()}
-
-    assert {"models", "models.tiny", "utils"} <= names and own.__name__ not in names
-    assert not {name for name in names if name.partition(".")[0] in ("torch", "numpy", "saliscope", "explainers", "os")}
-    monkeypatch.setattr(running.resources, "networks", lambda: folder)
-    assert own in running._user_modules()
