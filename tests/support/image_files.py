@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import io
-import random
 import struct
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from PIL import Image, ImageCms
-
-from saliscope.images import uploads
 
 RED, GREEN, BLUE, GOLD = (220, 30, 30), (30, 200, 30), (30, 30, 210), (220, 200, 40)
 MARKS = {"top left": RED, "top right": GREEN, "bottom left": BLUE, "bottom right": GOLD}
@@ -80,50 +75,3 @@ def declared(kind: str, width: int, height: int) -> bytes:
             at = data.index(struct.pack("<HHI", tag, 4, 1))
             data[at : at + 12] = struct.pack("<HHII", tag, 4, 1, value)
     return bytes(data)
-
-
-def mutations(seeds: list[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
-    """Yield damaged images: bytes changed, removed, repeated or exchanged between files, or extreme numbers."""
-    for _ in range(count):
-        data = bytearray(rng.choice(seeds))
-        for _ in range(rng.randint(1, 6)):
-            at, length = rng.randrange(len(data)), rng.randint(1, 16)
-            how = rng.randrange(6)
-            if how == 0:
-                data[at : at + length] = rng.randbytes(len(data[at : at + length]))
-            elif how == 1:
-                data[at : at + 4] = rng.choice([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x00\xff\xff"])
-            elif how == 2:
-                del data[at : at + length]
-            elif how == 3:
-                data[at:at] = data[at : at + length] * rng.randint(1, 30)
-            elif how == 4:
-                other = rng.choice(seeds)
-                start = rng.randrange(len(other))
-                data[at : at + length] = other[start : start + length]
-            else:
-                data[at % min(len(data), 64)] ^= 1 << rng.randrange(8)
-            data = data or bytearray(b"\x00")
-        yield bytes(data)
-
-
-def fuzz_seeds() -> list[bytes]:
-    """Return one small file of every supported format and mode."""
-    small, see_through = scene((24, 16)), scene((24, 16)).convert("RGBA")
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    frames = [Image.new("RGB", (24, 16), "black")]
-    deep = Image.fromarray(np.arange(384, dtype=np.uint16).reshape(16, 24) * 150)
-    seeds = [save(small, kind) for kind in uploads.FORMATS]
-    seeds += [save(small, "JPEG", progressive=True, exif=exif), save(small.convert("CMYK"), "JPEG")]
-    seeds += [save(small, "PNG", icc_profile=swapped_profile()), save(small.quantize(8), "PNG", transparency=1)]
-    seeds += [save(small, kind, save_all=True, append_images=frames) for kind in ("GIF", "WEBP", "PNG", "TIFF")]
-    seeds += [save(see_through, kind) for kind in ("PNG", "WEBP", "TIFF")]
-    seeds += [
-        save(deep, "PNG"),
-        save(deep, "TIFF"),
-        save(small.quantize(8), "BMP"),
-        save(small.convert("1"), "TIFF"),
-    ]
-    seeds += [save(small, "TIFF", compression=how) for how in ("tiff_lzw", "jpeg", "packbits", "tiff_adobe_deflate")]
-    return seeds

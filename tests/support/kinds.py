@@ -84,13 +84,6 @@ class Ends(Conv):
         return self.end[0](self, self.relu(self.second(self.first(x).relu())))
 
 
-class Squeezed(Conv):
-    """Returns [5] for a single image."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).squeeze()
-
-
 class Temperature(Conv):
     """Layers in float32 and a temperature in float64 or float32, which determines the type of the scores."""
 
@@ -205,7 +198,7 @@ WRITING: dict[str, Callable[[], nn.Module]] = {
 """The forward pass writes to buffers, which all later passes would read."""
 SAME: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
     "modified input": (partial(Applied, normalize_in_place), partial(Applied, normalize)),
-    "squeezed scores": (Squeezed, Conv),
+    "squeezed scores": (lambda: Ends(lambda net, maps: net.head(maps.mean((2, 3))).squeeze()), Conv),
     "scores in float64": (partial(Temperature, torch.float64), partial(Temperature, torch.float32)),
     "checkpoints": (partial(Checkpointed, False), Conv),
     "reentrant checkpoints": (partial(Checkpointed, True), Conv),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -97,64 +96,19 @@ class Block(nn.Module):
         return self.relu(out)
 
 
-class Pause(nn.Module):
-    """Sleeps, so that threads interleave where they would on a real network."""
-
-    def __init__(self, seconds: float = 0.0) -> None:
-        super().__init__()
-        self.seconds = seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.seconds:
-            time.sleep(self.seconds)
-        return x
-
-
-class _FuseState:
-    __slots__ = ("after", "calls", "error")
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.after = self.calls = 0
-
-
-class Fuse(nn.Module):
-    """Identity that, once `light` was called, raises `error` in call number `after` (from 0)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # An object without a dict, so that counting calls does not change the model's attributes.
-        self.state = _FuseState()
-
-    def light(self, error: BaseException, after: int = 0) -> None:
-        self.state.error, self.state.after, self.state.calls = error, after, 0
-
-    def dampen(self) -> None:
-        self.state.error = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = self.state
-        if state.error is not None:
-            state.calls += 1
-            if state.calls > state.after:
-                raise state.error
-        return x
-
-
 class Residual(nn.Module):
-    """Stem, two residual stages, pool, head; `fuse` sits after the last stage, `pause` between the stages."""
+    """Stem, two residual stages, pool, head; `pause1` and `pause2` after the stages return what they get."""
 
-    def __init__(self, channels: int = 3, classes: int = 7, width: int = 6, seconds: float = 0.0) -> None:
+    def __init__(self, channels: int = 3, classes: int = 7, width: int = 6) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.layer1 = Block(width)
-        self.pause1 = Pause(seconds)
+        self.pause1 = nn.Identity()
         self.maxpool = nn.MaxPool2d(2)
         self.layer2 = Block(width)
-        self.pause2 = Pause(seconds)
-        self.fuse = Fuse()
+        self.pause2 = nn.Identity()
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(width, classes)
 
@@ -162,11 +116,11 @@ class Residual(nn.Module):
         x = self.relu(self.bn1(self.conv1(x)))
         x = self.pause1(self.layer1(x))
         x = self.pause2(self.layer2(self.maxpool(x)))
-        return self.fc(self.avgpool(self.fuse(x)).flatten(1))
+        return self.fc(self.avgpool(x).flatten(1))
 
 
-def residual(channels: int = 3, classes: int = 7, seconds: float = 0.0) -> Residual:
-    return settle(Residual(channels, classes, seconds=seconds).double())  # type: ignore[return-value]
+def residual(channels: int = 3, classes: int = 7) -> Residual:
+    return settle(Residual(channels, classes).double())  # type: ignore[return-value]
 
 
 class Cubic(nn.Module):

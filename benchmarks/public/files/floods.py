@@ -13,15 +13,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from saliscope.images import uploads
 from tests.support.band_files import npy_file, tiff_file, values
-from tests.support.image_files import chunk, fuzz_seeds, png, save, scene
+from tests.support.image_files import chunk, png, save, scene, swapped_profile
 
 VALID, REFUSED, EITHER = "opened", "refused", "either"
 COMMENT = b"\x21\xfe" + b"\xff" + b"a" * 255
 CONTROL = b"\x21\xf9\x04\x00\x01\x00\x00\x00"
+
+
+def fuzz_seeds() -> list[bytes]:
+    """Return one small file of every supported format and mode."""
+    small, see_through = scene((24, 16)), scene((24, 16)).convert("RGBA")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    frames = [Image.new("RGB", (24, 16), "black")]
+    deep = Image.fromarray(np.arange(384, dtype=np.uint16).reshape(16, 24) * 150)
+    seeds = [save(small, kind) for kind in uploads.FORMATS]
+    seeds += [save(small, "JPEG", progressive=True, exif=exif), save(small.convert("CMYK"), "JPEG")]
+    seeds += [save(small, "PNG", icc_profile=swapped_profile()), save(small.quantize(8), "PNG", transparency=1)]
+    seeds += [save(small, kind, save_all=True, append_images=frames) for kind in ("GIF", "WEBP", "PNG", "TIFF")]
+    seeds += [save(see_through, kind) for kind in ("PNG", "WEBP", "TIFF")]
+    seeds += [
+        save(deep, "PNG"),
+        save(deep, "TIFF"),
+        save(small.quantize(8), "BMP"),
+        save(small.convert("1"), "TIFF"),
+    ]
+    seeds += [save(small, "TIFF", compression=how) for how in ("tiff_lzw", "jpeg", "packbits", "tiff_adobe_deflate")]
+    return seeds
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from benchmarks.public.files.floods import EITHER, REFUSED, VALID, Call, Case, c
 from saliscope import limits
 from saliscope.images import uploads
 from tests.support.band_files import KINDS, npy_file, tiff_file, values
-from tests.support.image_files import chunk, declared, mutations, png, save, scene
+from tests.support.image_files import chunk, declared, png, save, scene
 
 MODES = {"PNG": "1 L LA P RGB RGBA I;16", "TIFF": "1 L LA P RGB RGBA CMYK I;16 F I", "JPEG": "L RGB CMYK"}
 MODES |= {"GIF": "L P RGB", "BMP": "1 L P RGB RGBA", "WEBP": "RGB RGBA"}
@@ -45,6 +45,31 @@ HEADERS = {
 }
 """Headers of NPY files, and their data."""
 SHAPES = [(0, 4), (4, 0), (-1, 4), (2**40, 4), (2**62, 2**62), (4, 4, 4, 4), (4,), (), (1, 10**8), (600, 8, 9)]
+
+
+def mutations(seeds: list[bytes], count: int, rng: random.Random) -> Iterator[bytes]:
+    """Yield damaged images: bytes changed, removed, repeated or exchanged between files, or extreme numbers."""
+    for _ in range(count):
+        data = bytearray(rng.choice(seeds))
+        for _ in range(rng.randint(1, 6)):
+            at, length = rng.randrange(len(data)), rng.randint(1, 16)
+            how = rng.randrange(6)
+            if how == 0:
+                data[at : at + length] = rng.randbytes(len(data[at : at + length]))
+            elif how == 1:
+                data[at : at + 4] = rng.choice([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\x00\x00\xff\xff"])
+            elif how == 2:
+                del data[at : at + length]
+            elif how == 3:
+                data[at:at] = data[at : at + length] * rng.randint(1, 30)
+            elif how == 4:
+                other = rng.choice(seeds)
+                start = rng.randrange(len(other))
+                data[at : at + length] = other[start : start + length]
+            else:
+                data[at % min(len(data), 64)] ^= 1 << rng.randrange(8)
+            data = data or bytearray(b"\x00")
+        yield bytes(data)
 
 
 def cases() -> list[Case]:

@@ -156,18 +156,6 @@ def test_equal_rows_with_different_outputs_are_found():
     assert_alone(partial(saliency, net), images, (1, 1, 1))
 
 
-def test_every_statistic_and_order_of_a_batch_is_found():
-    for name, statistic in {"first": lambda s: s[0], "last": lambda s: s[-1], "smallest": min, "largest": max}.items():
-        net = Applied(lambda x, statistic=statistic: x / statistic([each.norm() for each in x]))
-        assert "rows_depend" in codes(net), name
-    for order in ([3, 2, 1, 0], [2, 3, 0, 1], [0, 2, 1, 3], [1, 0, 3, 2]):
-
-        def move(x: Tensor, order: list[int] = order) -> Tensor:
-            return x[order] if len(x) == 4 else x
-
-        assert "rows_depend" in codes(Applied(move)), order
-
-
 class Parts(nets.Conv):
     """Runs eight images at a time, more than in the check of rows."""
 

@@ -18,6 +18,7 @@ def parts() -> Tensor:
     return F.interpolate(torch.rand(PARTS, 3, 4, 4, generator=generator), scale_factor=2) * 2 - 1
 
 
+@cache
 def planted_images(
     count: int, seed: int, *, always: int | None = None, never: int | None = None, grid: int = 4, shown: int = 4
 ) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import BadOption, find_concepts, intervene, saliency, tcav
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
-from tests.support.nets import curved, plain, random_images, residual
+from tests.support.nets import Written, curved, plain, random_images, residual
 from tests.support.traces import nothing_left
 
 FITS = {"pca": {}, "nmf": {}, "sae": {"active": 2, "epochs": 3}}
@@ -24,7 +24,7 @@ def found_in(net: nn.Module, images: Tensor, method: str, k: int = 4, layer: str
 
 @pytest.mark.parametrize(("method", "k", "options"), [("nmf", 10, {}), ("sae", 16, {"active": 1, "epochs": 40})])
 def test_planted_parts_are_found(method, k, options):
-    images, where = planted_images(300, 2)
+    images, where = planted_images(200, 2)
     found = find_concepts(planted_network(), images, "features", k, method, **options)
     correlations = matches(found.maps(images), where).sort().values
     assert bool((correlations[1:] > 0.9).all()), f"{PARTS - 1} of {PARTS} parts"
@@ -92,19 +92,15 @@ def test_predicted_effects_are_exact_if_the_rest_is_linear(method):
 def test_importance_is_the_sobol_index_of_a_function_with_a_known_one():
     """A score of a sum of concepts: the index of each is its part of the variance, a_i² / Σ a²."""
 
-    class Sums(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Identity()
+    def forward(self: nn.Module, images: Tensor) -> Tensor:
+        x = self.body(images).mean((2, 3))
+        return torch.stack([x @ x.new_tensor([3.0, 2.0, 1.0]), x.sum(1)], 1)
 
-        def forward(self, images: Tensor) -> Tensor:
-            x = self.body(images).mean((2, 3))
-            return torch.stack([x @ x.new_tensor([3.0, 2.0, 1.0]), x.sum(1)], 1)
-
+    net = Written(forward, body=nn.Identity())
     generator = torch.Generator().manual_seed(0)
     images = torch.eye(3).repeat(4, 3)[:, :, None, None].double()[:, :3] * 0.01
     images = images + torch.rand(12, 3, 4, 4, generator=generator, dtype=torch.float64)
-    found = find_concepts(Sums(), images, "body", 3, "pca")
+    found = find_concepts(net, images, "body", 3, "pca")
     index = found.importance(images, 0, samples=512)
     effects = found.effects(images, 0)
     assert torch.allclose(index, effects**2 / (effects**2).sum(1, keepdim=True), atol=0.05)
@@ -210,11 +206,11 @@ PART = 4
 
 def result(concept: int | None, seed: int, images: int = 20, **options):
     given = {
-        "concept_images": planted_images(images, seed, always=concept)[0],
-        "random_images": planted_images(400, 5)[0],
+        "concept_images": planted_images(images, seed, always=concept, grid=2, shown=3)[0],
+        "random_images": planted_images(400, 5, grid=2, shown=3)[0],
         "layer": "features",
     }
-    return tcav(planted_network(), planted_images(30, 7, always=PART)[0], PART, **{**given, **options})
+    return tcav(planted_network(), planted_images(30, 7, always=PART, grid=2, shown=3)[0], PART, **{**given, **options})
 
 
 def test_a_planted_concept_is_found():

@@ -13,17 +13,7 @@ from torch import Tensor, nn
 from torchvision.ops import box_convert, box_iou
 
 import explainers
-from explainers import (
-    BadTarget,
-    BoxScores,
-    DetrDetections,
-    MaskScores,
-    Regression,
-    YoloDetections,
-    explain,
-    occlusion,
-    saliency,
-)
+from explainers import BadTarget, BoxScores, DetrDetections, MaskScores, Regression, YoloDetections, explain, saliency
 from tests.support.nets import Written, settle
 
 IMAGES = torch.rand(2, 3, 64, 48, generator=torch.Generator().manual_seed(0))
@@ -241,32 +231,18 @@ class Found:
     count: int = 3
 
 
-class Tower(nn.Module):
+def tokens(net: Any, maps: Tensor) -> Tensor:
+    return net.norm(maps.flatten(2).transpose(1, 2))
+
+
+def scores(net: Any, maps: Tensor) -> Tensor:
+    return net.head(maps.mean((2, 3)))
+
+
+def tower(make) -> nn.Module:
     """A convolution, followed by `make` of its maps [N, 6, h, w]."""
-
-    def __init__(self, make):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, 2, 1)
-        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, 5)
-        self.make = make
-
-    def forward(self, x):
-        return self.make(self, self.conv(x))
-
-    def tokens(self, maps):
-        return self.norm(maps.flatten(2).transpose(1, 2))
-
-    def scores(self, maps):
-        return self.head(maps.mean((2, 3)))
-
-
-def tower(make) -> Tower:
-    torch.manual_seed(0)
-    return Tower(make).eval()
-
-
-def bare() -> Tower:
-    return tower(lambda net, maps: net.scores(maps))
+    parts = {"conv": nn.Conv2d(3, 6, 3, 2, 1), "norm": nn.LayerNorm(6), "head": nn.Linear(6, 5)}
+    return seeded(lambda net, x: make(net, net.conv(x)), **parts)
 
 
 def detections(maps: Tensor) -> list[dict[str, Tensor]]:
@@ -278,20 +254,20 @@ WIDE_IMAGES = torch.randn(2, 3, 10, 14, generator=torch.Generator().manual_seed(
 OUTPUTS = {
     "features": lambda net, maps: maps,
     "deep features": lambda net, maps: maps.repeat(1, 40, 1, 1),
-    "tokens": lambda net, maps: net.tokens(maps),
+    "tokens": tokens,
     "pyramid": lambda net, maps: [maps, maps[:, :, ::2, ::2]],
-    "scores and aux": lambda net, maps: (net.scores(maps), maps),
-    "aux first": lambda net, maps: (maps, net.scores(maps)),
+    "scores and aux": lambda net, maps: (scores(net, maps), maps),
+    "aux first": lambda net, maps: (maps, scores(net, maps)),
     "segmentation": lambda net, maps: OrderedDict(out=maps, aux=maps[:, :, ::2]),
     "maps as logits": lambda net, maps: {"logits": maps},
     "detections": lambda net, maps: detections(maps),
     "one number": lambda net, maps: maps.mean((1, 2, 3)),
     "one cell": lambda net, maps: maps.mean((2, 3), keepdim=True),
-    "named tuple": lambda net, maps: Pair(net.scores(maps), maps),
+    "named tuple": lambda net, maps: Pair(scores(net, maps), maps),
     "dataclass": lambda net, maps: Found(maps),
-    "nested": lambda net, maps: {"a": [{"b": (maps, net.tokens(maps))}]},
+    "nested": lambda net, maps: {"a": [{"b": (maps, tokens(net, maps))}]},
     "clips": lambda net, maps: maps[:, None],
-    "queries": lambda net, maps: {"pred_logits": net.tokens(maps), "pred_boxes": net.tokens(maps)[..., :4]},
+    "queries": lambda net, maps: {"pred_logits": tokens(net, maps), "pred_boxes": tokens(net, maps)[..., :4]},
     "loss and embedding": lambda net, maps: {"loss": maps.mean(), "image_embeds": maps.mean((2, 3))},
 }
 
@@ -310,7 +286,7 @@ def test_the_function_in_the_refusal_works(make):
         with pytest.raises(BadTarget, match=r"not scores \[N, K\]") as refused:
             saliency(net, WIDE_IMAGES[:count], 1)
         with pytest.raises(BadTarget):
-            occlusion(net, WIDE_IMAGES[:count], 1)
+            explainers.occlusion(net, WIDE_IMAGES[:count], 1)
         result = saliency(net, WIDE_IMAGES[:count], named_function(str(refused.value)))
         assert bool(result.abs().amax((1, 2, 3)).gt(0).all()), "the score must depend on each image"
 

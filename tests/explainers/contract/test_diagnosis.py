@@ -166,27 +166,20 @@ def test_an_unusual_image_size_is_a_finding():
         assert found(explain("saliency", net, random_images(1)), "unusual_size"), settings
 
 
-class Alike(nn.Module):
-    """Two classes with nearly equal weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = plain()[:4]
-        self.head = nn.Linear(8, 2).double()
-        with torch.no_grad():
-            self.head.weight[1] = self.head.weight[0] * 1.001
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.net(x).mean((2, 3)))
+def alike() -> nn.Module:
+    """A network of two classes with nearly equal weights."""
+    net = plain(classes=2)
+    net.head.weight.data[1] = net.head.weight.data[0] * 1.001
+    return net
 
 
 @pytest.mark.parametrize("name", ["grad_cam", "saliency", "input_x_gradient"])
 def test_a_class_insensitive_map_is_a_finding(name):
     options = {"relu": False} if "relu" in METHODS[name].options else {}
-    finding = found(explain(name, Alike().eval(), random_images(1), **options), "class_insensitive")
+    finding = found(explain(name, alike(), random_images(1), **options), "class_insensitive")
     assert finding is not None and "Contrast" in finding.sentence
     assert found(explain(name, residual(), random_images(1), 1), "class_insensitive") is None
-    assert found(explain(name, Alike().eval(), random_images(1), compare=False), "class_insensitive") is None
+    assert found(explain(name, alike(), random_images(1), compare=False), "class_insensitive") is None
 
 
 def test_the_first_non_finite_layer_is_named_and_a_good_map_has_no_findings():

@@ -15,9 +15,10 @@ from typing_extensions import Unpack
 
 import explainers
 from explainers import METHODS, BadOption, evaluate, explain, grad_cam, saliency
-from explainers.keywords import DEFAULTS, Cost, signature_of
+from explainers.keywords import DEFAULTS, Cost
 from explainers.metrics.metric import find_metric
 from explainers.registry import find
+from tests.explainers.contract.test_contracts import SAMPLE
 from tests.support.nets import Twice, curved, random_images, residual, settle
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -163,12 +164,16 @@ NOT_TRIED = {"trace_attention", "check_explainer", "text_embedding", "keep_freed
 """Functions that need another model, take long, or only show results."""
 
 
+SHARED = {"model", "images", "target", "forward", "through", *DEFAULTS}
 CHEAP = {"samples": 2, "steps": 2, "budget": 0.05, "batch_size": 4, "channels": 4, "cells": 3}
 
 
 @pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - RESULTS - NOT_TRIED))
 def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
-    """Each argument in turn gets strange values; what is refused is refused with a short message of the library."""
+    """Each argument in turn gets strange values; what is refused is refused with a short message of the library.
+
+    Those that all methods share are tried for a method of each kind.
+    """
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     is_slow = name in METHODS or name == "feature_visualization"
     usual = {k: v for k, v in CHEAP.items() if is_slow and k in parameters}
@@ -176,7 +181,8 @@ def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
     wrong = []
     for argument, parameter in parameters.items():
         is_open = parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        if isinstance(parameter.default, bool) or is_open or argument == "function":
+        is_shared = name in METHODS and name not in SAMPLE and argument in SHARED
+        if isinstance(parameter.default, bool) or is_open or is_shared or argument == "function":
             continue
         for value in STRANGE:
             try:
@@ -197,12 +203,6 @@ def test_whatever_is_wrong_is_refused_by_an_explainer_error(name: str) -> None:
 # Keywords that methods share, also in methods of your own
 
 
-class Own(Cost, total=False):
-    """Shared keywords and one more."""
-
-    strength: float | None
-
-
 def unregistered(
     model: nn.Module, images: Tensor, target: Any = None, *, steps: int = 4, **cost: Unpack[Cost]
 ) -> Tensor:
@@ -214,15 +214,6 @@ def unregistered(
 def registered() -> Iterator[Any]:
     yield explainers.registry.method(family="gradient", returns="pixels", title="Own", paper="none")(unregistered)
     del METHODS["unregistered"], unregistered.__signature__  # type: ignore[attr-defined]
-
-
-def test_a_class_of_your_own_may_add_keywords() -> None:
-    def own(model: nn.Module, **options: Unpack[Own]) -> None: ...
-
-    # Defined in a function, so its annotation can only be read if it is not a string.
-    own.__annotations__["options"] = Unpack[Own]
-    parameters = signature_of(own).parameters
-    assert list(parameters) == ["model", "strength", *DEFAULTS] and parameters["strength"].default is None
 
 
 def test_an_own_method_may_declare_them(registered: Any) -> None:
@@ -240,7 +231,7 @@ def test_an_own_method_may_declare_them(registered: Any) -> None:
 
 
 def test_checks_and_smoothing_find_them_in_a_function() -> None:
-    report = explainers.check_explainer(unregistered)
+    report = explainers.check_explainer(unregistered, steps=2)
     assert report, report
     skipped = [
         each.name for each in report.checks if each.passed is None and each.name in ("progress_and_stop", "batch_size")

@@ -18,6 +18,7 @@ import torchvision
 from torch import Tensor, nn
 
 import explainers
+from tests.support.nets import Written
 from tests.support.two_encoders import TwoEncoders
 
 pytestmark = pytest.mark.sample
@@ -48,13 +49,11 @@ class ResNet18(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-class Detector(nn.Module):
+def detections(_: nn.Module, images: Tensor) -> list[dict[str, Tensor]]:
     """One box per image, in the center; its score is the mean brightness there."""
-
-    def forward(self, images: Tensor) -> list[dict[str, Tensor]]:
-        box, label = torch.tensor([[56.0, 56.0, 168.0, 168.0]]), torch.tensor([17])
-        means = images[:, :, 56:168, 56:168].mean((1, 2, 3)).sigmoid()
-        return [{"boxes": box, "labels": label, "scores": score[None]} for score in means]
+    box, label = torch.tensor([[56.0, 56.0, 168.0, 168.0]]), torch.tensor([17])
+    means = images[:, :, 56:168, 56:168].mean((1, 2, 3)).sigmoid()
+    return [{"boxes": box, "labels": label, "scores": score[None]} for score in means]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def names() -> dict[str, Any]:
     """The names that an example may use without importing them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, detector, images = ResNet18().eval(), Detector(), torch.randn(1, 3, 224, 224)
+        model, detector, images = ResNet18().eval(), Written(detections), torch.randn(1, 3, 224, 224)
         vit = torchvision.models.VisionTransformer(224, 16, 12, 12, 24, 24, num_classes=1000).eval()
         nn.init.normal_(vit.heads.head.weight)
         clip = TwoEncoders().eval()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,21 +14,15 @@ import explainers
 from explainers import Explanation, Facts, LogProbability, Probability, evaluate, explain
 from explainers.errors import BadOption, BadTarget
 from explainers.probabilities import declared
-from tests.support.nets import plain, random_images
+from tests.support.nets import Written, act_grad, curved, plain, random_images
 
 IMAGES = random_images(2)
 BINARY, SEVERAL = 1, 5
 
 
-class Then(nn.Module):
+def then(function: Callable[[Tensor], Tensor], classes: int = SEVERAL) -> Any:
     """A network followed by a function of its scores."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor], classes: int = SEVERAL) -> None:
-        super().__init__()
-        self.net, self.function = plain(classes=classes), function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.net(x))
+    return Written(lambda self, x: function(self.net(x)), net=plain(classes=classes)).eval()
 
 
 class Configured(nn.Module):
@@ -65,26 +58,26 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str, Callable[[], Tensor]]] = {
     "nn.Softmax": (lambda: of(nn.Softmax(1)), "identity", softmax),
     "log-softmax": (lambda: of(nn.LogSoftmax(1)), "softmax", softmax),
     "nn.Sigmoid": (lambda: of(nn.Sigmoid()), "identity", sigmoid),
-    "in-place sigmoid": (lambda: Then(torch.Tensor.sigmoid_), "identity", sigmoid),
+    "in-place sigmoid": (lambda: then(torch.Tensor.sigmoid_), "identity", sigmoid),
     "log-sigmoid": (lambda: of(nn.LogSigmoid()), "log", sigmoid),
     "one logit": (lambda: plain(classes=BINARY), "sigmoid", lambda: sigmoid(BINARY)),
     "two columns of one sigmoid": (
-        lambda: Then(lambda y: torch.cat([y.sigmoid(), 1 - y.sigmoid()], 1), BINARY),
+        lambda: then(lambda y: torch.cat([y.sigmoid(), 1 - y.sigmoid()], 1), BINARY),
         "identity",
         lambda: torch.cat([sigmoid(BINARY), 1 - sigmoid(BINARY)], 1),
     ),
-    "without background": (lambda: Then(lambda y: y.softmax(1)[:, 1:]), "identity", lambda: softmax()[:, 1:]),
+    "without background": (lambda: then(lambda y: y.softmax(1)[:, 1:]), "identity", lambda: softmax()[:, 1:]),
     "mean of two": (
-        lambda: Then(lambda y: (y.softmax(1) + (2 * y).softmax(1)) / 2),
+        lambda: then(lambda y: (y.softmax(1) + (2 * y).softmax(1)) / 2),
         "identity",
         lambda: (softmax() + (2 * logits()).softmax(1)) / 2,
     ),
     "multi-label by configuration": (lambda: Configured("multi_label_classification"), "sigmoid", sigmoid),
     "classes by configuration": (lambda: Configured("single_label_classification"), "softmax", softmax),
     # A gate is not the end; the logits happen to be between 0 and 1.
-    "gate": (lambda: Then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * sigmoid()).softmax(1)),
+    "gate": (lambda: then(lambda y: y * y.sigmoid()), "softmax", lambda: (logits() * sigmoid()).softmax(1)),
     "logits near 1 / 5": (
-        lambda: Then(lambda y: 0.2 + 1e-3 * y),
+        lambda: then(lambda y: 0.2 + 1e-3 * y),
         "softmax",
         lambda: (0.2 + 1e-3 * logits()).softmax(1),
     ),
@@ -128,15 +121,13 @@ def test_the_gradient_of_a_probability_is_that_of_the_output() -> None:
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "logit"])
-def test_the_caller_decides(score: str, tmp_path: Path) -> None:
+def test_the_caller_decides(score: str) -> None:
     model, y = plain(classes=SEVERAL), logits()
     found = explain("saliency", model, IMAGES, 1, score=score, compare=False)
     expected = {"softmax": softmax(), "sigmoid": sigmoid(), "logit": y}[score]
     assert found.score == score and declared() is None
     with explainers.declared_score(score):
         assert explainers.detect_score(model, IMAGES) == score
-    found.save(str(tmp_path / "one.npz"))
-    assert Explanation.load(str(tmp_path / "one.npz")).score == score
     known = None if score == "logit" else pytest.approx(float(expected[1, 1]))
     assert found.statistics[1].get("probability") == known and (found.probabilities is None) == (known is None)
     curve = evaluate(model, IMAGES, found, metrics="insertion", steps=3, controls=False)
@@ -155,7 +146,7 @@ def test_methods_with_probabilities_do_not_convert_twice(method: str, target: ob
     probability = Probability(1) if method == "sess" else 1
     expected = function(inner, IMAGES, probability, layer="relu2", **options)
     torch.testing.assert_close(
-        function(Then(lambda y: y.softmax(1)), IMAGES, target, layer="net.relu2", **options), expected
+        function(then(lambda y: y.softmax(1)), IMAGES, target, layer="net.relu2", **options), expected
     )
 
 
@@ -182,10 +173,10 @@ PROVEN, UNCLEAR = ("identity", {"probability_scores"}), ("softmax", {"unclear_sc
 
 
 def test_rows_that_sum_to_one_prove_it_where_operations_do_not() -> None:
-    by_hand = Then(lambda y: y.exp() / y.exp().sum(1, keepdim=True))
+    by_hand = then(lambda y: y.exp() / y.exp().sum(1, keepdim=True))
     assert seen(by_hand, random_images(1)) == seen(by_hand, random_images(4)) == PROVEN
     for function in (lambda y: 1 / (1 + (-y).exp()), lambda y: 0.9 * y.sigmoid()):
-        assert seen(Then(function)) == UNCLEAR, "a sigmoid by hand, and one with another range, no probability"
+        assert seen(then(function)) == UNCLEAR, "a sigmoid by hand, and one with another range, no probability"
 
 
 # Wrong uses and findings
@@ -211,7 +202,7 @@ def test_a_score_that_does_not_fit_is_refused() -> None:
 
 def test_a_saturated_output_is_reported_and_logits_are_suggested() -> None:
     """The gradient vanishes inside the network, for which no other target helps."""
-    model = Then(lambda y: (40 * y).softmax(1)).eval()
+    model = then(lambda y: (40 * y).softmax(1))
     found = explain("saliency", model, IMAGES[:1], compare=False)
     assert float(found.scores.max()) > 0.999 and found.score == "identity"
     (finding,) = [each for each in found.findings[0] if each.code == "saturated"]
@@ -222,7 +213,7 @@ def test_a_saturated_output_is_reported_and_logits_are_suggested() -> None:
 
 
 def test_regression_has_no_unlikely_class() -> None:
-    model = Then(lambda y: 30 * y, 9)
+    model = then(lambda y: 30 * y, 9)
     worst = int(model(IMAGES[:1]).argmin())
     assert "unlikely_target" in codes(explain("saliency", model, IMAGES[:1], worst, compare=False))
     assert "unlikely_target" not in codes(explain("saliency", model, IMAGES[:1], worst, score="logit", compare=False))
@@ -232,57 +223,29 @@ def test_regression_has_no_unlikely_class() -> None:
 # Functions for tools that are built on the library, such as the page
 
 
-class Crops(nn.Module):
-    """A network that crops and flips its input, so that its cells do not cover it evenly."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU6(), nn.Conv2d(4, 6, 3, 2), nn.ReLU6())
-        self.fc = nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.fc(self.features(x[..., 4:-4, 6:].flip(-1)).mean((2, 3)))
-
-
-@pytest.fixture
-def net() -> Crops:
-    torch.manual_seed(0)
-    return Crops().eval()
-
-
-@pytest.fixture
-def images() -> Tensor:
-    return torch.rand(2, 3, 40, 40, generator=torch.Generator().manual_seed(1))
-
-
-def test_contributions_are_sums_of_activation_times_gradient(net: Crops, images: Tensor) -> None:
-    """Oracle: autograd by hand. Their sum is that of HiResCAM without its ReLU, and images do not affect each other."""
-    found = explainers.channel_contributions(net, images, [3, 1], layer="features.1")
-
-    cropped = images[..., 4:-4, 6:].flip(-1)
-    activations = net.features[1](net.features[0](cropped)).detach().requires_grad_()
-    scores = net.fc(net.features[2:](activations).mean((2, 3)))
-    (gradients,) = torch.autograd.grad(scores[[0, 1], [3, 1]].sum(), activations)
-    torch.testing.assert_close(found, (activations * gradients).sum((2, 3)).double(), check_dtype=True)
-    total = explainers.hires_cam(net, images, [3, 1], layer="features.1", relu=False).sum((1, 2))
-    torch.testing.assert_close(found.sum(1).float(), total)
-    single = explainers.channel_contributions(net, images[1:], 1, layer="features.1")
-    torch.testing.assert_close(single, found[1:])
+def test_contributions_are_sums_of_activation_times_gradient() -> None:
+    """Oracle: autograd by hand."""
+    net, images = curved().float(), random_images().float()
+    a, g, _ = act_grad(net, net.act1, images, [3, 1, 2])
+    found = explainers.channel_contributions(net, images, [3, 1, 2], layer="act1")
+    torch.testing.assert_close(found, (a * g).sum((2, 3)).double(), check_dtype=True)
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
-def test_a_cut_off_cell_has_a_gradient_before_its_activation(net: Crops, images: Tensor) -> None:
+def test_a_cut_off_cell_has_a_gradient_before_its_activation() -> None:
     """Weights times 100 take most cells of the ReLU6 over 6, where its gradient is 0."""
-    net.features[0].weight.data.mul_(100)
-    before = net.features[0](images[:1, :, 4:-4, 6:].flip(-1))[0].detach()
+    net, images = plain().float(), IMAGES[:1].float()
+    net.relu1 = nn.ReLU6()
+    net.conv1.weight.data.mul_(100)
+    before = net.conv1(images)[0].detach()
     channel, row, column = (int(k) for k in (before == before.max()).nonzero()[0])
-    target = explainers.BeforeActivation("features.1", channel, (row, column))
+    target = explainers.BeforeActivation("relu1", channel, (row, column))
 
-    assert not explainers.saliency(net, images[:1], explainers.unit("features.1", channel, (row, column))).any()
-    assert explainers.saliency(net, images[:1], target).any()
-    value = target.value(net, images[:1])
+    assert not explainers.saliency(net, images, explainers.unit("relu1", channel, (row, column))).any()
+    assert explainers.saliency(net, images, target).any()
+    value = target.value(net, images)
     assert value is not None and float(value) == pytest.approx(float(before.max()))
-    assert explainers.BeforeActivation("features.0", channel, (row, column)).value(net, images[:1]) is None
+    assert explainers.BeforeActivation("conv1", channel, (row, column)).value(net, images) is None
 
 
 def test_classes_of_pixels_and_their_areas() -> None:
@@ -297,8 +260,8 @@ def test_classes_of_pixels_and_their_areas() -> None:
         explainers.pixel_classes(torch.rand(1, 3))
 
 
-def test_an_evaluation_gives_its_means_results_and_order(net: Crops, images: Tensor) -> None:
-    found = explainers.evaluate(net, images, "grad_cam", target=[3, 1], steps=4, metrics=["deletion", "insertion"])
+def test_an_evaluation_gives_its_means_results_and_order() -> None:
+    found = evaluate(curved(), IMAGES, "grad_cam", target=[3, 1], steps=4, metrics=["deletion", "insertion"])
     mean, error = found.mean_and_error("deletion")
     values = found.values["deletion"].double()
     assert (mean, error) == pytest.approx((float(values.mean()), float(values.std() / 2**0.5)))

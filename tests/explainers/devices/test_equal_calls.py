@@ -16,7 +16,7 @@ from explainers.call.batch_size import free
 from explainers.errors import is_out_of_memory
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.perturbation.threefry import words
-from tests.support.calls import LONG, NAMES, small
+from tests.support.calls import LONG, NAMES, call, small
 from tests.support.nets import residual
 from tests.support.pretended_device import WITHOUT_FLOAT64, pretended_devices
 
@@ -129,48 +129,27 @@ def test_free_memory_of_mps_is_the_rest_of_the_recommended_size(monkeypatch: pyt
 # Equal calls give equal maps; the generator of their noise
 
 
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 5),
-    ).eval()  # fmt: skip
-
-
-SHORT = [name for name in NAMES if name not in LONG]
-
-
-def make(name: str) -> nn.Module:
-    """A network for the method: some methods of one pass need average pooling and a linear head."""
-    return network() if name in LONG else residual().float()
-
-
 def images(count: int = 2, height: int = 32, width: int = 24) -> Tensor:
     return torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(height))
 
 
-def explain(name: str, net: nn.Module, x: Tensor) -> Tensor:
-    layer = {"layer": "4"} if METHODS[name].takes_layer and isinstance(net, nn.Sequential) else {}
-    return METHODS[name](net, x, 1, **small(name), **layer)
-
-
 @pytest.mark.sample
-@pytest.mark.parametrize("name", [*LONG, *SHORT])
+@pytest.mark.parametrize("name", NAMES)
 def test_earlier_calls_and_the_speed_of_the_machine_do_not_change_a_map(name: str, monkeypatch: Any) -> None:
     """Profiles, fused copies and checks of rows are cached per network by the first call that needs them.
 
     The batch sizes, and thus the rounding, do not depend on a clock.
     """
-    expected = explain(name, make(name), images())
-    net = make(name)
+    expected = call(name, residual().float(), images(), 1)
+    net = residual().float()
     others = {"grad_cam": images(1), "rise": images(1, 48, 40), "smooth_grad": images(3)}
     for other, x in (*others.items(), (name, images(1))):
-        explain(other, net, x)
+        call(other, net, x, 1)
     for speed in (1e-6, 0.3, 10.0):
         clock = itertools.count(step=speed)  # each look at it takes so many seconds
         for name_of_clock in ("monotonic", "perf_counter"):
             monkeypatch.setattr(time, name_of_clock, clock.__next__)
-        assert torch.equal(explain(name, net, images()), expected), speed
+        assert torch.equal(call(name, net, images(), 1), expected), speed
 
 
 # The counter-based generator

@@ -14,7 +14,6 @@ from PIL import Image
 from torch import nn
 
 from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
-from explainers.display.display import target_name
 from explainers.display.figure import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
 from explainers.findings import Finding
@@ -181,11 +180,6 @@ def test_channels_are_drawn_in_their_own_ranges():
     assert all(abs(value - 128) < 4 for value in broken.getpixel((5, 5)))
     assert repr(show_channels(features[None], [2])) == "Display(1 of 3 channels)"
     assert "<p>1 of 3 channels</p>" in show_channels(features[None], [2]).html
-
-
-def test_at_most_five_classes_are_named():
-    assert target_name(list(range(7)), ["cat"]) == "cat (class 0), class 1, class 2, class 3, class 4 and 2 more"
-    assert target_name([3, 3], None) == "class 3"
 
 
 def test_titles_settings_and_findings_have_the_names_of_classes(tmp_path):

@@ -12,31 +12,11 @@ from torch import Tensor, nn
 import explainers
 from explainers import Swap, intervene, patch_effects, smallest_region
 from explainers.perturbation.baselines import baseline_of
-from tests.support.nets import plain, random_images, residual, settle
+from tests.support.nets import Written, plain, random_images, residual
 from tests.support.token_nets import plain_vit
 from tests.support.traces import nothing_left
 
 CHOSEN = [1, 4]
-
-
-class Halves(nn.Module):
-    """A network in two parts, so that the second can be computed by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
-        self.second = nn.Sequential(nn.Conv2d(6, 4, 3, padding=1), nn.ReLU(inplace=True))
-        self.head = nn.Linear(4, 7)
-
-    def rest(self, features: Tensor) -> Tensor:
-        return self.head(self.second(features).mean((2, 3)))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.rest(self.first(images))
-
-
-def halves() -> Halves:
-    return settle(Halves().double())
 
 
 def images(seed: int = 7) -> Tensor:
@@ -58,55 +38,55 @@ def images(seed: int = 7) -> Tensor:
     ids="zero number scale clamp one_limit mean tensor function".split(),
 )
 def test_scores_are_those_of_the_changed_output_by_hand(value, new):
-    net, x = halves(), images()
-    a = net.first(x)
+    net, x = plain(), images()
+    a = net[:2](x)
     changed = a.clone()
     changed[:, CHOSEN] = new(a[:, CHOSEN]).to(a)
     with nothing_left(net, x):
-        result = intervene(net, x, "first", channels=CHOSEN, value=value)
-    torch.testing.assert_close(result.after, net.rest(changed))
+        result = intervene(net, x, "relu1", channels=CHOSEN, value=value)
+    torch.testing.assert_close(result.after, net[2:](changed))
     torch.testing.assert_close(result.before, net(x))
     torch.testing.assert_close(result.change, result.after - result.before)
     assert result.change.abs().min() > 0 and result.score == "softmax"
-    assert "first, 2 channels" in repr(result)
+    assert "relu1, 2 channels" in repr(result)
 
 
 def test_cells_change_only_where_they_are():
-    net, x = halves(), images()
-    cells, mask = [(0, 1), (3, 2)], torch.zeros(6, 8, dtype=torch.bool)
+    net, x = plain(), images()
+    cells, mask = [(0, 1), (3, 2)], torch.zeros(12, 16, dtype=torch.bool)
     mask[0, 1] = mask[3, 2] = True
-    changed = net.first(x).clone()
+    changed = net[:2](x).clone()
     changed[:, 2, mask] = 5
     for given in (cells, mask, torch.tensor(cells)):
-        result = intervene(net, x, "first", channels=2, cells=given, value=5)
-        torch.testing.assert_close(result.after, net.rest(changed))
+        result = intervene(net, x, "relu1", channels=2, cells=given, value=5)
+        torch.testing.assert_close(result.after, net[2:](changed))
         assert result.cells == 2
 
 
 def test_swapped_activations_are_those_of_the_other_image():
-    net, x, other = halves(), images(), images(8)
-    changed = net.first(x).clone()
+    net, x, other = plain(), images(), images(8)
+    changed = net[:2](x).clone()
     for source in (other, other[:1]):
-        changed[:, CHOSEN] = net.first(source)[:, CHOSEN]
-        result = intervene(net, x, "first", channels=CHOSEN, value=Swap(source))
-        torch.testing.assert_close(result.after, net.rest(changed))
-    torch.testing.assert_close(intervene(net, x, "first", value=Swap(other)).after, net(other))
+        changed[:, CHOSEN] = net[:2](source)[:, CHOSEN]
+        result = intervene(net, x, "relu1", channels=CHOSEN, value=Swap(source))
+        torch.testing.assert_close(result.after, net[2:](changed))
+    torch.testing.assert_close(intervene(net, x, "relu1", value=Swap(other)).after, net(other))
 
 
 def test_patching_position_by_position_by_hand():
     """Oracle: the rest of the network on an output with one position of the other image."""
-    net, x, other = halves(), images(), images(8)
+    net, x, other = plain(), images(), images(8)
     for source, channels in itertools.product((other, other[:1]), (None, CHOSEN)):
         which = range(6) if channels is None else channels
         with nothing_left(net, x, source):
-            found = patch_effects(net, x, source, 3, layer="first", channels=channels, batch_size=7)
-        assert found.shape == (2, 6, 8)
+            found = patch_effects(net, x, source, 3, layer="relu1", channels=channels, batch_size=7)
+        assert found.shape == (2, 12, 16)
         for row, column in ((0, 0), (2, 5), (5, 7)):
-            changed = net.first(x).clone()
-            changed[:, which, row, column] = net.first(source)[:, which, row, column]
-            torch.testing.assert_close(found[:, row, column], (net.rest(changed) - net(x))[:, 3])
-    assert not patch_effects(net, x, x, layer="first").any()
-    stopped = patch_effects(net, x[:1], other[:1], 3, layer="first", channels=CHOSEN, batch_size=1, progress=two_steps)
+            changed = net[:2](x).clone()
+            changed[:, which, row, column] = net[:2](source)[:, which, row, column]
+            torch.testing.assert_close(found[:, row, column], (net[2:](changed) - net(x))[:, 3])
+    assert not patch_effects(net, x[:1], x[:1], layer="relu2", batch_size=1).any()
+    stopped = patch_effects(net, x[:1], other[:1], 3, layer="relu1", channels=CHOSEN, batch_size=1, progress=two_steps)
     torch.testing.assert_close(stopped.flatten()[:2], found[0].flatten()[:2])
     assert not stopped.flatten()[2:].any()
 
@@ -116,13 +96,13 @@ def two_steps(partial: explainers.Partial) -> bool:
 
 
 def test_noise_has_the_given_size_and_is_reproducible():
-    net, x = halves(), images()
-    old = 10 * net.first(x)[:, CHOSEN].detach()
+    net, x = plain(), images()
+    old = 10 * net[:2](x)[:, CHOSEN].detach()
     noise, spread = explainers.AddNoise(0.5, seed=3)(old) - old, old.flatten(1).std(1, correction=0)
     torch.testing.assert_close(noise.flatten(1).std(1), 0.5 * spread, rtol=0.2, atol=0)
-    one, same, other = (intervene(net, x, "first", value=explainers.AddNoise(0.5, seed)).after for seed in (3, 3, 4))
+    one, same, other = (intervene(net, x, "relu1", value=explainers.AddNoise(0.5, seed)).after for seed in (3, 3, 4))
     assert torch.equal(one, same) and not torch.allclose(one, other)
-    assert torch.equal(intervene(net, x, "first", value=explainers.AddNoise(0)).after, net(x))
+    assert torch.equal(intervene(net, x, "relu1", value=explainers.AddNoise(0)).after, net(x))
 
 
 @pytest.mark.parametrize(("cells", "positions"), [([(0, 1)], [2]), (None, range(7))])
@@ -149,40 +129,38 @@ def test_cells_of_tokens_skip_the_class_token_and_all_positions_include_it(cells
 
 def test_a_layer_without_positions_has_channels():
     net, x = plain(), random_images(2)
-    linear = next(name for name, module in net.named_modules() if isinstance(module, nn.Linear))
-    result = intervene(net, x, linear, channels=3, value=9)
+    result = intervene(net, x, "head", channels=3, value=9)
     expected = net(x)
     expected[:, 3] = 9
     torch.testing.assert_close(result.after, expected)
     with pytest.raises(explainers.NoSpatialOutput):
-        intervene(net, x, linear, cells=[(0, 0)])
+        intervene(net, x, "head", cells=[(0, 0)])
 
 
 def test_rows_that_run_separately_get_their_own_values():
-    class Centered(Halves):
-        def forward(self, images: Tensor) -> Tensor:
-            return super().forward(images - images.mean(0, keepdim=True) * 0.1)  # rows depend on each other
-
-    net, x, other = settle(Centered().double()), images(), images(8)
-    result = intervene(net, x, "first", channels=CHOSEN, value=Swap(other))
-    one_by_one = [intervene(net, x[n : n + 1], "first", channels=CHOSEN, value=Swap(other[n : n + 1])) for n in (0, 1)]
+    net = Written(lambda self, x: self.net(x - 0.1 * x.mean(0)), net=plain()).eval()  # rows depend on each other
+    x, other = images(), images(8)
+    result = intervene(net, x, "net.relu1", channels=CHOSEN, value=Swap(other))
+    one_by_one = [
+        intervene(net, x[n : n + 1], "net.relu1", channels=CHOSEN, value=Swap(other[n : n + 1])) for n in (0, 1)
+    ]
     torch.testing.assert_close(result.after, torch.cat([each.after for each in one_by_one]))
 
 
 def test_maps_under_the_intervention_are_those_of_a_changed_network():
     """Only in the calling thread."""
-    net, x = halves(), images()
+    net, x = plain(), images()
     expected, elsewhere = net(x), []
-    result = intervene(net, x, "first", channels=CHOSEN)
+    result = intervene(net, x, "relu1", channels=CHOSEN)
     with result.applied(net):
-        changed = explainers.grad_cam(net, x, 3, layer="second")
+        changed = explainers.grad_cam(net, x, 3, layer="relu2")
         torch.testing.assert_close(net(x), result.after)
         thread = threading.Thread(target=lambda: elsewhere.append(net(x)))
         thread.start()
         thread.join()
     torch.testing.assert_close(elsewhere[0], expected)
-    net.second[0].weight.data[:, CHOSEN] = 0
-    torch.testing.assert_close(changed, explainers.grad_cam(net, x, 3, layer="second"))
+    net.conv2.weight.data[:, CHOSEN] = 0
+    torch.testing.assert_close(changed, explainers.grad_cam(net, x, 3, layer="relu2"))
 
 
 def test_top_classes_include_those_of_both_sides():
@@ -197,16 +175,14 @@ def test_top_classes_include_those_of_both_sides():
 # The smallest region
 
 
-class Counts(nn.Module):
+def counts(need: int) -> nn.Module:
     """Class 1 if at least `need` pixels of the first channel are 1, else class 0."""
 
-    def __init__(self, need: int) -> None:
-        super().__init__()
-        self.need = need
-
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self: nn.Module, images: Tensor) -> Tensor:
         count = images[:, 0].flatten(1).sum(1)
-        return torch.stack([torch.full_like(count, self.need - 0.5), count], 1)
+        return torch.stack([torch.full_like(count, need - 0.5), count], 1)
+
+    return Written(forward)
 
 
 def ramps(n: int = 1) -> Tensor:
@@ -215,12 +191,12 @@ def ramps(n: int = 1) -> Tensor:
 
 def test_a_network_that_counts_pixels_needs_as_many():
     images = torch.ones(2, 3, 6, 8)
-    kept = smallest_region(Counts(17), images, ramps(2), baseline=0.0)
+    kept = smallest_region(counts(17), images, ramps(2), baseline=0.0)
     assert kept.mask.flatten(1).sum(1).tolist() == [17, 17]
     assert bool(kept.mask.flatten(1)[:, -17:].all())  # the highest values are last
     assert kept.classes == [1, 1]
     assert kept.scores.tolist() == [[16.5, 17.0]] * 2
-    changed = smallest_region(Counts(17), images, ramps(2), baseline=0.0, goal="change")
+    changed = smallest_region(counts(17), images, ramps(2), baseline=0.0, goal="change")
     assert changed.mask.flatten(1).sum(1).tolist() == [48 - 16] * 2
     assert changed.scores[0].tolist() == [16.5, 16.0]
     assert changed.passes <= 3 + 6
@@ -229,18 +205,14 @@ def test_a_network_that_counts_pixels_needs_as_many():
 def test_half_of_the_probability_needs_more_pixels():
     """Oracle: the probability with every number of pixels, of a network with two equal other classes."""
 
-    class Three(Counts):
-        def forward(self, images: Tensor) -> Tensor:
-            other, own = (0.1 * super().forward(images)).unbind(1)
-            return torch.stack([other, other, own], 1)
-
-    images, counts = torch.ones(1, 3, 6, 8), torch.arange(49.0)
-    scores = 0.1 * torch.stack([torch.full((49,), 16.5), torch.full((49,), 16.5), counts], 1)
+    three = Written(lambda self, x: 0.1 * self.two(x)[:, [0, 0, 1]], two=counts(17))
+    images, numbers = torch.ones(1, 3, 6, 8), torch.arange(49.0)
+    scores = 0.1 * torch.stack([torch.full((49,), 16.5), torch.full((49,), 16.5), numbers], 1)
     oracles = {None: scores.softmax(1)[:, 2], "sigmoid": (scores.sigmoid())[:, 2]}
-    kept = smallest_region(Three(17), images, ramps(), baseline=0.0)
+    kept = smallest_region(three, images, ramps(), baseline=0.0)
     assert int(kept.mask.sum()) == 17
     for score, shares in oracles.items():
-        half = smallest_region(Three(17), images, ramps(), baseline=0.0, goal="half", score=score)
+        half = smallest_region(three, images, ramps(), baseline=0.0, goal="half", score=score)
         need = int((shares >= shares[48] / 2).nonzero()[0])
         assert int(half.mask.sum()) == max(17, need) and half.classes == [2]
         assert need > 17 or score == "sigmoid"
@@ -249,9 +221,9 @@ def test_half_of_the_probability_needs_more_pixels():
 
 def test_goals_that_are_reached_at_once_or_never():
     images = torch.ones(1, 3, 6, 8)
-    at_once = smallest_region(Counts(0), images, ramps(), baseline=0.0)  # the baseline alone is class 1
+    at_once = smallest_region(counts(0), images, ramps(), baseline=0.0)  # the baseline alone is class 1
     assert (int(at_once.mask.sum()), bool(at_once.reached)) == (0, True)
-    never = smallest_region(Counts(0), images, ramps(), baseline=0.0, goal="change")
+    never = smallest_region(counts(0), images, ramps(), baseline=0.0, goal="change")
     assert (float(never.fraction), bool(never.reached)) == (1.0, False)
     assert "not reached for 1" in repr(never)
 

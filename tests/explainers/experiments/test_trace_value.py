@@ -9,19 +9,10 @@ from torch.nn import functional
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, trace_attention, trace_value
-from tests.support.nets import random_images, residual, settle
+from tests.support.nets import Written, random_images, residual, settle
+from tests.support.oracles.features import through
 from tests.support.token_nets import conv_next, plain_vit, swin_v1, vit
 from tests.support.traces import nothing_left
-
-
-def hooked(net: nn.Module, layer: str, x: Tensor) -> Tensor:
-    """Return the output of a layer by a hook of torch."""
-    found: list[Tensor] = []
-    hook = net.get_submodule(layer).register_forward_hook(lambda module, inputs, output: found.append(output.clone()))
-    with torch.no_grad():
-        net(x)
-    hook.remove()
-    return found[0]
 
 
 def test_blocks_and_other_networks() -> None:
@@ -29,7 +20,7 @@ def test_blocks_and_other_networks() -> None:
     network, x = residual(), random_images(1)
     trace = trace_value(network, x, "layer2", 5, (3, 4))
     assert [step.kind for step in trace.steps] == ["batch_norm", "add", "activation"]
-    skip = hooked(network, "maxpool", x)[0, 5, 3, 4]
+    skip = through(network, network.maxpool, x, torch.clone)[0][0, 5, 3, 4]
     assert trace.steps[1].numbers["added"] == pytest.approx(float(skip))
     logit = trace_value(network, x, "fc", 2)
     assert logit.value == pytest.approx(float(network(x)[0, 2])) == pytest.approx(logit.computed, rel=1e-9)
@@ -126,7 +117,7 @@ def test_the_strongest_path_by_hand() -> None:
 def test_attention_scores_of_small_transformers(fused: bool) -> None:
     """Oracle: queries and keys of the layer's own projection, and the softmax of their products."""
     net, x = plain_vit(1, fused=fused), random_images(1, height=32, width=48).double()
-    tokens = hooked(net, "blocks.1.norm1", x)
+    tokens, _ = through(net, net.blocks[1].norm1, x, torch.clone)
     q, k, _ = net.blocks[1].attn.qkv(tokens).reshape(1, 7, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
     weights = (q @ k.mT / 2).softmax(-1)
     for head, query, key in ((0, 0, 0), (1, 2, 6), (1, 6, 3)):
@@ -150,11 +141,8 @@ def test_operations_without_products_are_refused() -> None:
     with pytest.raises(UnsupportedOperation, match="transposed convolution"):
         trace_value(up, random_images(1), "1", 0, (0, 0))
 
-    class Sorted(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.cumsum(1)
-
-    net = nn.Sequential(nn.Conv2d(3, 4, 1), Sorted(), nn.Conv2d(4, 4, 1)).double().eval()
+    summed = Written(lambda _, x: x.cumsum(1))
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), summed, nn.Conv2d(4, 4, 1)).double().eval()
     with pytest.raises(UnsupportedOperation, match="the operation cumsum"):
         trace_value(net, random_images(1), "1", 0, (0, 0))
     assert len(trace_value(net, random_images(1), "2", 0, (0, 0)).path) == 1, "the path ends there"

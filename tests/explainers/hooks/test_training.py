@@ -479,7 +479,7 @@ def test_noise_on_sparse_gradients_is_refused():
         net(torch.tensor([1])).sum().backward()
 
 
-# Complex and empty gradients
+# Complex gradients
 
 
 def test_complex_gradients():
@@ -507,12 +507,3 @@ def test_noise_has_its_deviation_after_unscaling(dtype, scale):
     assert float(found.real.std()) == pytest.approx(0.1, rel=0.05)
     assert float(found.real.mean()) == pytest.approx(1, rel=0.01)
     assert not dtype.is_complex or float(found.imag.std()) == pytest.approx(0.1, rel=0.05)
-
-
-def test_empty_gradients_can_be_edited_and_recorded():
-    net = nn.ModuleDict({"empty": nn.Embedding(0, 3), "other": nn.Linear(3, 1)})
-    clip, noise = clip_gradients(net, norm=1, value=2), explainers.add_gradient_noise(net, std=0.1)
-    with clip, noise, record_gradients(net, histograms=2) as log:
-        (net["empty"].weight.sum() + net["other"](torch.ones(3))).sum().backward()
-    row = next(row for row in log.rows if row.name == "empty.weight")
-    assert set(row.statistics.values()) == {0.0} and row.size == 0

@@ -162,21 +162,6 @@ def group(tmp_path: Path) -> Iterator[None]:
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}], ids=str)
-def test_a_wrapper_of_one_process_changes_nothing(group, options):
-    found = []
-    for wrap in (lambda net: net, lambda net: DistributedDataParallel(net, **options)):
-        inner = Net()
-        net = wrap(inner)
-        with every_block(net, inner) as logs:
-            for step in range(3):
-                net.zero_grad(set_to_none=step != 1)
-                loss(net(rows(0, step))).backward()
-                loss(net(rows(1, step))).backward()
-        found.append((gradients(inner), table(logs)))
-    assert_same(*found)
-
-
 def test_a_network_outside_a_wrapper_is_not_affected_by_the_group(group):
     net = Net()
     DistributedDataParallel(Net())

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 import explainers
 from explainers import NoSpatialOutput, explain, full_gradients, grad_cam, list_layers, overlay
-from explainers.layers.flow.axes import OTHER, Axis, Factor, concatenate_axes, slice_axis
 from explainers.layers.flow.positions import even
 from explainers.maps.resize import resize
 from explainers.placement import Placement
@@ -337,14 +336,3 @@ def test_placement_by_hand():
 def test_windows_of_an_axis(axis, windows, expected):
     """Count, kernel, stride and padding of the windows."""
     assert axis.windows(*windows, 1).at == expected
-
-
-PATCHES = Axis((Factor("H", 6), Factor("W", 8)))
-
-
-def test_slices_and_concatenations_of_tokens():
-    tokens = Axis(PATCHES.factors, before=2)
-    assert slice_axis(tokens, 50, 2, 48, 1) == PATCHES and slice_axis(tokens, 50, 1, 49, 1).before == 1
-    assert slice_axis(tokens, 50, 0, 1, 1) == slice_axis(tokens, 50, 3, 20, 1) == OTHER
-    assert concatenate_axes([(OTHER, 2), (PATCHES, 48), (OTHER, 1)]) == Axis(PATCHES.factors, 2, 1)
-    assert concatenate_axes([(PATCHES, 48), (PATCHES, 48)]) == OTHER

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from explainers import METHODS, Through, explain, hires_cam, occlusion, saliency, unit
 from explainers.errors import BadTarget, LayerNotFound
 from tests.support.nets import plain, random_images, residual
-from tests.support.traces import nothing_left
 
 X = random_images()
 
@@ -117,10 +116,3 @@ def test_impossible_units_and_channels_are_refused():
     for name in ("eigen_cam", "feature_maps", "fem", "edge_control"):
         with pytest.raises(BadTarget, match="would have no effect"):
             METHODS[name](residual(), X, through=("layer1", [0]))
-
-
-def test_units_and_through_have_no_side_effects():
-    net = residual()
-    with nothing_left(net, X):
-        saliency(net, X, unit("layer1", 0))
-        saliency(net, X, Through(0, "layer1", 0))

@@ -9,18 +9,7 @@ import torch
 from torch import nn
 
 import explainers
-from explainers import (
-    UnsupportedModel,
-    cam,
-    deep_feature_factorization,
-    eigen_cam,
-    eigen_grad_cam,
-    explain,
-    feature_factors,
-    feature_maps,
-    kpca_cam,
-    seg_eigen_cam,
-)
+from explainers import UnsupportedModel, cam, eigen_cam, eigen_grad_cam, feature_factors, kpca_cam, seg_eigen_cam
 from explainers.methods.cams.activation_cams import principal_component
 from explainers.methods.cams.nmf import factors_of
 from tests.support.nets import Activated, curved, plain, random_images, rel, settle
@@ -76,7 +65,7 @@ def test_cam_accepts_a_head_of_one_by_one_convolutions_and_reads_the_pooled_laye
     expected = torch.einsum("nk,nkhw->nhw", net.head[1].weight[CLASSES, :, 0, 0].detach(), a)
     torch.testing.assert_close(cam(net, images, CLASSES, layer="body"), expected, rtol=1e-12, atol=1e-14)
     net = with_head(nn.Sequential(nn.Conv2d(8, 7, 1), nn.ReLU(), *pool))
-    e = explain("cam", net, images, CLASSES)
+    e = explainers.explain("cam", net, images, CLASSES)
     assert e.layer == "head.1"
     torch.testing.assert_close(e.raw, net.head[:2](net.body(images))[range(3), CLASSES].detach())
 
@@ -183,12 +172,12 @@ def test_factor_effects_plus_residual_are_the_logit_without_bias():
 
 def test_factors_of_a_layer_with_negative_values():
     net, images = curved(), random_images(2)
-    a = feature_maps(net, images, layer="conv2")
+    a = explainers.feature_maps(net, images, layer="conv2")
     assert (a < 0).any()
     found = feature_factors(net, images, 1, layer="conv2", components=8)
     fit = torch.einsum("nfhw,nfk->nkhw", found.maps, found.directions) + a.amin((2, 3), keepdim=True).clamp(max=0)
     assert rel(fit, a) < 0.1
-    assert torch.equal(deep_feature_factorization(net, images, layer="conv2", components=8), found.maps)
+    assert torch.equal(explainers.deep_feature_factorization(net, images, layer="conv2", components=8), found.maps)
 
 
 def test_factors_of_an_all_zero_layer_are_zero():

@@ -9,51 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+import explainers
 import explainers.methods.gradients.quadrature as bisection
-from explainers import (
-    BadOption,
-    explain,
-    forgrad,
-    gradient_shap,
-    integrated_gradients,
-    internal_influence,
-    layer_conductance,
-    layer_integrated_gradients,
-    saliency,
-    smooth_grad,
-    smooth_grad_squared,
-    var_grad,
-    xrai,
-)
+from explainers import explain, forgrad, gradient_shap, integrated_gradients, internal_influence, var_grad, xrai
 from explainers.call.loop import Loop
 from explainers.methods.gradients.quadrature import GAP, MAX_POINTS, Bisection, bisect
 from explainers.perturbation.segments import superpixels
-from tests.support.nets import (
-    ClassToken,
-    Scaled,
-    Weighted,
-    Written,
-    curved,
-    random_images,
-    rel,
-    residual,
-    settle,
-)
+from tests.support.nets import ClassToken, Scaled, Weighted, Written, curved, random_images, rel, residual, settle
 from tests.support.oracles.gradients import filtered, merge_by_hand
 
 CLASSES = [2, 0, 5]
-NOISY = [smooth_grad, smooth_grad_squared, var_grad, gradient_shap]
-
-
-def test_integrated_gradients_from_other_baselines():
-    net, x, other = curved(), random_images(), random_images(seed=3)
-    flat = torch.full((3, 1, 1), 0.3, dtype=torch.float64)
-    for baseline, start in ((0.5, 0.5), (flat, 0.3), (other, other), ("mean", x.mean((2, 3), keepdim=True))):
-        expected = (net(x) - net(torch.zeros_like(x) + start))[range(3), CLASSES].detach()
-        found = integrated_gradients(net, x, CLASSES, steps=60, baseline=baseline)
-        torch.testing.assert_close(found.sum((1, 2, 3)), expected, rtol=1e-9, atol=1e-11)
-    for baseline in ("blur", "noise"):
-        assert integrated_gradients(net, x, CLASSES, steps=30, baseline=baseline).isfinite().all()
+NOISY = [explainers.smooth_grad, explainers.smooth_grad_squared, var_grad, gradient_shap]
 
 
 # Means over noise
@@ -74,7 +40,12 @@ def test_p97_noise_depends_on_the_seed_and_not_on_the_chunk_or_the_precision():
 def test_p98_noise_is_relative_to_the_range_of_the_image():
     """The same image in other units (and a model that converts them back) gives the same map in those units."""
     x, given = random_images(2), {"samples": 5, "sigma": 0.2}
-    for method, power in ((smooth_grad, 1), (smooth_grad_squared, 2), (var_grad, 2), (gradient_shap, 0)):
+    for method, power in (
+        (explainers.smooth_grad, 1),
+        (explainers.smooth_grad_squared, 2),
+        (var_grad, 2),
+        (gradient_shap, 0),
+    ):
         first = method(Scaled(1.0).eval(), x, 1, **given)
         for scale in (255.0, 0.01):
             found = method(Scaled(scale).eval(), x * scale, 1, **given) * scale**power
@@ -100,15 +71,11 @@ def test_a_small_variance_next_to_a_large_mean_keeps_its_precision():
     assert rel(found, expected) < 0.05 and expected.max() < 0.1
 
 
-def linear():
-    return settle(Weighted((3, 12, 16), 6).double())
-
-
 # Gradient SHAP
 
 
 def test_gradient_shap_of_a_linear_model_is_exact_if_each_baseline_is_sampled_equally_often():
-    net, x, some = linear(), random_images(), random_images(4, seed=2)
+    net, x, some = settle(Weighted((3, 12, 16), 6).double()), random_images(), random_images(4, seed=2)
     expected = net.fc.weight.detach()[CLASSES].view_as(x) * (x - some.mean(0))
     found = gradient_shap(net, x, CLASSES, samples=8, baselines=some)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
@@ -149,7 +116,7 @@ def test_p100_the_completeness_gap_is_reported_and_its_remedy_reduces_it():
         told = incomplete_findings(explain(name, net, x, 1, steps=2, **options))
         first = next(row[0] for row in told if row)
         assert first.remedy["steps"] > 2 and "%" in first.sentence, name
-        fine = incomplete_findings(explain(name, net, x, 1, steps=150, **options))
+        fine = incomplete_findings(explain(name, net, x, 1, steps=40, **options))
         assert reported_gaps(fine) < reported_gaps(told) / 2, name
 
 
@@ -166,7 +133,7 @@ def test_p100_no_gap_is_reported_for_complete_maps_or_with_through():
 
 def test_forgrad_filters_the_magnitude_of_its_base():
     net, x = curved(), random_images()
-    noisy = smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
+    noisy = explainers.smooth_grad(net, x, CLASSES, samples=6, seed=3).abs().amax(1)
     told = []
     found = forgrad(net, x, CLASSES, cutoff=4.0, samples=6, seed=3, batch_size=2, progress=told.append)
     torch.testing.assert_close(found, filtered(noisy, 4.0).abs(), rtol=1e-9, atol=1e-12)
@@ -179,12 +146,12 @@ def test_forgrad_filters_the_magnitude_of_its_base():
     factors = torch.tensor([1.0, 2.0, -3.0], dtype=x.dtype)[:, None]
     weighted = {"forward": lambda batch: net(batch) * factors, "progress": told.append}
     found = forgrad(net, x, 1, base="saliency", cutoff=4.0, **weighted)
-    expected = filtered(saliency(net, x, 1).abs().amax(1) * factors.abs()[..., None], 4.0).abs()
+    expected = filtered(explainers.saliency(net, x, 1).abs().amax(1) * factors.abs()[..., None], 4.0).abs()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert torch.equal(told[-1].map, found)
 
 
-ALL = [layer_integrated_gradients, layer_conductance, internal_influence]
+ALL = [explainers.layer_integrated_gradients, explainers.layer_conductance, internal_influence]
 
 
 def skip():
@@ -214,8 +181,8 @@ def test_influence_default_layer_has_a_spatially_varying_gradient():
     """At the last stage, before pooling and a linear head, the map is constant; the default is the stage before."""
     net, x = residual(), random_images()
     drawn = explain("internal_influence", net, x, CLASSES, steps=4)
-    assert drawn.layer == "pause1" and drawn.options["reduce"] == "norm"
-    asked = internal_influence(net, x, CLASSES, layer="pause1", steps=4)
+    assert drawn.layer == "layer1" and drawn.options["reduce"] == "norm"
+    asked = internal_influence(net, x, CLASSES, layer="layer1", steps=4)
     torch.testing.assert_close(drawn.raw, asked, rtol=0, atol=0)
     torch.testing.assert_close(drawn.map, asked.norm(dim=1), rtol=1e-12, atol=0)
     last = internal_influence(net, x, CLASSES, layer="layer2", steps=4)
@@ -230,7 +197,7 @@ def test_stopped_early_the_partial_sum_estimates_the_whole(method):
     stopped = method(net, x, CLASSES, layer="conv2", steps=40, **options)
     assert 0.5 <= told[-1].fraction < 0.65
     torch.testing.assert_close(told[-1].map, stopped.norm(dim=1) if method is internal_influence else stopped.sum(1))
-    if method is layer_conductance:
+    if method is explainers.layer_conductance:
         share = (told[-1].done - 1) / 40
         part = (net(share * x) - net(torch.zeros_like(x)))[range(3), CLASSES].detach()
         torch.testing.assert_close(stopped.sum((1, 2, 3)) * share, part, rtol=1e-2, atol=1e-4)
@@ -312,55 +279,28 @@ def test_the_share_of_the_class_token_is_no_gap(method):
 # Adaptive quadrature by the completeness gap
 
 
-PI = torch.pi
-SHARES = torch.tensor([0.5, 1.0, -0.5]).double()
 CHANGES = {
-    "straight": (lambda t: 3 * t + 1, lambda t: 0 * t + 3),
-    "bent": (lambda t: t**3 - t / 2, lambda t: 3 * t**2 - 0.5),
-    "early": (lambda t: 2 * (1 - torch.exp(-500 * t)), lambda t: 1000 * torch.exp(-500 * t)),
-    "kinked": (lambda t: (t - 0.37).clamp(min=0), lambda t: (t > 0.37).double()),
-    "waves": (lambda t: t + 1 - torch.cos(20 * PI * t), lambda t: 1 + 20 * PI * torch.sin(20 * PI * t)),
+    "waves": (
+        lambda t: t + 1 - torch.cos(20 * torch.pi * t),
+        lambda t: 1 + 20 * torch.pi * torch.sin(20 * torch.pi * t),
+    ),
     "jump": (lambda t: (t > 0.3).double(), lambda t: 0 * t),
     "not a number": (lambda t: torch.where(t > 0.3, torch.nan, 0.0), lambda t: 0 * t),
 }
 
 
-def integral(name, rows=16):
-    """The integral for three cells, whose gradients are `SHARES` of the slope; and the points evaluated."""
+@pytest.mark.parametrize("name", CHANGES)
+def test_gaps_that_cancel_are_refined_up_to_the_maximum_number_of_points(name):
+    """The total gap of the first 18 points of the waves is 0, the gaps of the intervals are not."""
     score, slope = CHANGES[name]
     seen = []
 
     def probe(image, points):
         seen.extend(points.tolist())
-        return score(points), slope(points)[:, None] * SHARES
+        return score(points), slope(points)[:, None]
 
-    return bisect([Bisection()], Loop(), rows, probe, lambda found: found)[0], seen
-
-
-@pytest.mark.parametrize("name", ["straight", "bent", "early", "kinked"])
-def test_the_integral_is_the_difference_of_the_end_points(name):
-    score, _ = CHANGES[name]
-    found, seen = integral(name)
-    rise = float(score(torch.tensor(1.0).double()) - score(torch.tensor(0.0).double()))
-    assert float(found.sum()) == pytest.approx(rise, rel=GAP, abs=1e-4)
-    torch.testing.assert_close(found, SHARES * found.sum())
-    assert len(set(seen)) == len(seen) < MAX_POINTS and min(seen) == 0 and max(seen) == 1
-    for rows in (1, 5, 7, 64, 1000):
-        again, other = integral(name, rows)
-        assert seen == other and torch.equal(found, again), "the chunk size does not change the points"
-
-
-def test_gaps_that_cancel_are_refined():
-    """The total gap of the first 18 points is 0, the gaps of the intervals are not."""
-    assert len(integral("waves")[1]) > 18
-
-
-def test_refinement_stops_at_the_maximum_number_of_points():
-    """A score with a jump and zero gradient."""
-    assert all(len(integral(name)[1]) <= MAX_POINTS for name in ("jump", "not a number"))
-
-
-# The methods
+    bisect([Bisection()], Loop(), 16, probe, lambda found: found)
+    assert len(seen) <= MAX_POINTS and (len(seen) > 18 or name == "not a number")
 
 
 def late():
@@ -409,15 +349,6 @@ def mean_attribution(net, x):
     return sum(integrated_gradients(net, x, CLASSES, steps=25, baseline=end) for end in image_extremes(x)) / 2
 
 
-def test_each_image_may_have_its_own_segments():
-    net, x = curved(), random_images()
-    labels = torch.stack([torch.arange(12)[:, None] // size * 100 + torch.arange(16) // size for size in (2, 3, 5)])
-    together = xrai(net, x, CLASSES, segments=labels)
-    for n in range(3):
-        alone = xrai(net, x[n : n + 1], CLASSES[n], segments=labels[n])
-        torch.testing.assert_close(together[n : n + 1], alone, rtol=1e-9, atol=1e-13)
-
-
 def test_overlapping_regions_merge_as_in_a_slow_implementation():
     """Without dilation, the regions of 12 x 16 pixels are superpixels of two scales."""
     net, x = curved(), random_images()
@@ -433,7 +364,7 @@ def test_overlapping_regions_merge_as_in_a_slow_implementation():
 
 def test_the_minimum_size_grows_with_the_image_and_does_not_apply_to_given_segments():
     net, x = curved(), nn.functional.interpolate(random_images(1), (40, 52), mode="bilinear")
-    same = {"batch_size": 8}  # a busy machine divides batches, and rounding, otherwise
+    same = {"batch_size": 8, "steps": 4}  # a busy machine divides batches, and rounding, otherwise
     own, two, one = (xrai(net, x, 1, least=least, **same) for least in (None, 2, 1))
     assert torch.equal(own, two) and not torch.equal(own, one), "2,080 pixels"
     single = torch.arange(40 * 52).view(40, 52)
@@ -457,5 +388,5 @@ def test_regions_cover_images_of_every_size():
     "segments", [torch.zeros(4, 4, dtype=torch.long), torch.zeros(12, 16), torch.zeros(2, 12, 16, dtype=torch.long)]
 )
 def test_segments_of_another_shape_or_kind_are_refused(segments):
-    with pytest.raises(BadOption, match="segments"):
+    with pytest.raises(explainers.BadOption, match="segments"):
         xrai(curved(), random_images(), 1, segments=segments)

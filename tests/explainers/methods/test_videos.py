@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import METHODS, BadImages, BadOption, BadTarget
 from explainers.checks.fixtures import tiny_transformer
+from tests.support.nets import rel
 from tests.support.oracles import occlusion_by_hand
 
 CLIPS = torch.randn(2, 3, 5, 10, 14, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -88,10 +89,6 @@ TALL = nn.Sequential(nn.Unflatten(2, (5, 10)), NET)
 WITH_VIDEOS = [name for name, method in METHODS.items() if method.videos and method.needs is None]
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
-
-
 def test_a_batch_of_videos_equals_single_videos() -> None:
     sizes = {"pixels": CLIPS.shape[1:], "heat": CLIPS.shape[2:], "grid": (3, 5, 7), "channels": (5,)}
     for name in WITH_VIDEOS:
@@ -103,7 +100,7 @@ def test_a_batch_of_videos_equals_single_videos() -> None:
             assert found.shape == (2, *sizes[method.returns]), f"{name}: the grid is that of the pooling"
         assert found.dtype == torch.float64 and bool(found.isfinite().all()), name
         single = torch.cat([method(NET, clip[None], 1, **options) for clip in CLIPS])
-        assert relative(found, single) < 1e-6 or not bool(single.any()), name
+        assert rel(found, single) < 1e-6 or not bool(single.any()), name
 
 
 def test_peaks_and_enlarged_maps_have_frames() -> None:

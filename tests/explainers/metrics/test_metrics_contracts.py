@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from explainers import METHODS, METRICS, BadOption, Evaluation, evaluate, explain
+from explainers import METRICS, BadOption, Evaluation, evaluate, explain
 from tests.support.nets import random_images, residual
 from tests.support.traces import nothing_left
 
@@ -113,8 +113,6 @@ def test_progress_can_raise_without_side_effects_or_stop_with_partial_results(na
         ({"metrics": "pointing_game", "region": BOXES * torch.tensor([[1], [0], [1]]) - 1}, "image 1 covers no pixel"),
         ({"metrics": "pointing_game", "region": torch.full((3, 12, 16), torch.nan)}, "NaN"),
         ({"metrics": "sensitivity_max", "maps": torch.rand(3, 4, 4)}, "runs the method again"),
-        ({"maps": "grad_camm"}, "Unknown method 'grad_camm'"),
-        ({"maps": METHODS["channel_effects"]}, "one value per channel"),
         ({"maps": explain("channel_effects", residual(), random_images())}, "one value per channel"),
     ],
 )

@@ -21,28 +21,6 @@ def why(found: explainers.Evaluation) -> dict[str, str]:
     return {name: reasons[0] for name, reasons in found.reasons.items()}
 
 
-# The method is rerun with its arguments
-
-
-@pytest.mark.parametrize(
-    ("method", "keywords"),
-    [
-        ("saliency", {"through": ("layer2", [0])}),
-        ("gradient_shap", {"baselines": random_images(2, seed=5)}),
-        ("mc_rise", {"colors": torch.tensor([[0.0] * 3, [1.0] * 3]), "samples": 50}),
-        ("refine_cam", {"layers": ["layer1", "layer2"]}),
-    ],
-)
-def test_a_map_is_recomputed_with_all_its_keywords(method: str, keywords: dict[str, Any]) -> None:
-    """A small change of the image changes the map little, except for the fine grain of some methods."""
-    net, x = residual(), random_images(1)
-    explanation = explain(method, net, x, 1, **keywords)
-
-    found = evaluate(net, x, explanation, metrics="sensitivity_max", controls=False, options=SLIGHT)
-
-    assert float(found.values["sensitivity_max"]) < 1e-3
-
-
 def test_a_loaded_explanation_is_recomputed_if_the_file_has_its_arguments(tmp_path: Any) -> None:
     model, x = residual(), random_images(1)
     plainly, restricted = (explain("saliency", model, x, 1, **more) for more in ({}, {"through": ("layer2", [0])}))
@@ -97,10 +75,6 @@ def test_a_long_method_ends_with_the_call() -> None:
         (over, "deletion", "the time budget was exceeded"),
     ):
         assert found.values[name].isnan().all() and not found.is_complete and found.reasons[name] == [why]
-
-    whole: list[float] = []
-    done = evaluate(model, x, "rise", metrics="deletion", progress=lambda step: whole.append(step.fraction))
-    assert done.is_complete and whole == sorted(whole) and whole[-1] == pytest.approx(1)
 
 
 # No value

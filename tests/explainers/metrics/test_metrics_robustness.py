@@ -108,6 +108,13 @@ def test_names_explanations_and_functions_are_rerun_equally(metric):
     torch.testing.assert_close(by_name, measure(metric, net, by_default, target=0), msg="the map's own classes")
     other = measure(metric, net, "grad_cam", target=classes, seed=4)
     assert torch.allclose(other, by_name, rtol=1e-4) == (metric == "shift_stability")
+    for method, given in (
+        ("saliency", {"through": ("layer2", [0])}),
+        ("gradient_shap", {"baselines": random_images(2, seed=5), "samples": 3}),
+    ):
+        e = explain(method, net, IMAGES, classes, **given)
+        mine = measure(metric, net, lambda x, m=method, g=given: explain(m, net, x, classes, **g).map, target=classes)
+        torch.testing.assert_close(measure(metric, net, e, target=None), mine, rtol=1e-9, atol=0, msg=method)
     with pytest.raises(BadOption, match=f"{metric} runs the method again, which is not possible for a tensor"):
         measure(metric, net, e.map)
 

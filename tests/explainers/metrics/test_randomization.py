@@ -109,7 +109,7 @@ def test_progress_can_stop_with_partial_results():
     assert seen == [(1, 3 * steps), (2, 3 * steps)] and result.total == 3 * steps
     assert result.done == 2 and result.magnitude.isfinite().all(1).tolist() == [True] * 2 + [False] * (steps - 2)
     assert result.passes in (False, None) and "Stopped after 2 of" in str(result)
-    short = randomization_test(net, images, "saliency", budget=1e-9)
+    short = randomization_test(net, images, "saliency", budget=1e-9, seed=1)
     assert short.done == 1 and "has not completed" in str(short) and "nan" not in str(short)
 
 

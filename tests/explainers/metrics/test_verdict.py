@@ -17,7 +17,7 @@ from explainers.metrics.comparison import EXACT, SAMPLES, holm, random_map_test,
 from explainers.students_t import t_quantile, t_tail
 from explainers.verdict.facts import Facts, has_preference
 from explainers.verdict.rules import CLAUSES, RULES, judge_facts
-from tests.support.nets import curved, random_images
+from tests.support.nets import Written, curved, random_images
 
 LEVEL, BETTER, WORSE = (dict.fromkeys(("random", "edge", "center"), word) for word in ("level", "better", "worse"))
 BLOB = "a centered blob"
@@ -118,28 +118,26 @@ def test_a_share_of_the_score_decides_what_is_too_small() -> None:
     assert judge_facts(Facts(total=0.0, score=0.0)).code == "untested", "without a score there is no share"
 
 
-class Bright(nn.Module):
+def bright(noise: float) -> nn.Module:
     """The score of class 0 is the mean of the left half; `noise` is added, which differs between images."""
 
-    def __init__(self, noise: float) -> None:
-        super().__init__()
-        self.weight, self.noise = nn.Parameter(torch.ones(1)), noise
-
-    def forward(self, x):
-        own = self.weight * x[..., : x.shape[-1] // 2].mean((1, 2, 3))
-        chance = (1e4 * x.flatten(1).sum(1)).sin() * self.noise
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        own = x[..., : x.shape[-1] // 2].mean((1, 2, 3))
+        chance = (1e4 * x.flatten(1).sum(1)).sin() * noise
         return torch.stack([10 * own + chance, 1 - own], 1)
+
+    return Written(forward).eval()
 
 
 def test_halves_of_the_masks_agree_if_the_map_is_not_noise() -> None:
     """The score of the second network is chance, so its complete map is noise; so is the map of one mask."""
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for noise, is_noise in ((0.0, False), (50.0, True)):
-        found = explainers.explain("rise", Bright(noise).eval(), images, 0, samples=256, cells=4)
+        found = explainers.explain("rise", bright(noise), images, 0, samples=256, cells=4)
         assert found.is_complete and [each.code == "noise" for each in found.verdicts] == [is_noise] * 2
-    (one,) = explainers.explain("rise", Bright(0.0), images[:1], 0, batch_size=1, progress=lambda part: False).verdicts
+    (one,) = explainers.explain("rise", bright(0.0), images[:1], 0, batch_size=1, progress=lambda part: False).verdicts
     assert one.code in ("noise", "too_small", "constant")
-    some = explainers.explain("occlusion", Bright(0.0), images[:1], 0, batch_size=9, progress=lambda part: False)
+    some = explainers.explain("occlusion", bright(0.0), images[:1], 0, batch_size=9, progress=lambda part: False)
     assert some.verdicts[0].code == "stopped"
     assert some.verdicts[0].sentence.endswith("of the samples, and its stability is not known.")
 

@@ -11,17 +11,7 @@ import torchvision
 from torch import nn
 
 import explainers
-from explainers import (
-    METHODS,
-    ExplainerError,
-    Logit,
-    Probability,
-    default_layer,
-    explain,
-    feature_maps,
-    grad_cam,
-    saliency,
-)
+from explainers import METHODS, ExplainerError, Logit, default_layer, explain, feature_maps, grad_cam, saliency
 from tests.support import nets
 from tests.support.calls import NAMES, OF_LAYERS, call
 from tests.support.nets import act_grad, cam_by_hand, check_once, plain, random_images, rel, residual, settle
@@ -35,11 +25,23 @@ def noise_images(n=2, height=64, width=96):
     return random_images(n, 3, height, width).float()
 
 
+models = torchvision.models
+SMALL = {
+    # torchvision's networks with fewer blocks and channels, and the names of its layers
+    "resnet18": lambda: models.ResNet(models.resnet.BasicBlock, [1, 1, 1, 2], num_classes=9),
+    "densenet121": lambda: models.DenseNet(8, (2, 2, 2), 16, num_classes=9),
+    "vgg11": lambda: models.VGG(models.vgg.make_layers(VGG), 9, init_weights=False),
+    "mobilenet_v2": lambda: models.MobileNetV2(9, 0.25),
+    "squeezenet1_1": lambda: models.SqueezeNet("1_1", 9),
+}
+VGG = [8, "M", 8, "M", 16, 16, "M", 16, 16, "M", 16, 16, "M"]
+
+
 @functools.cache
 def network(name):
-    net = getattr(torchvision.models, name)(weights=None, **({"init_weights": False} if name == "vgg11" else {}))
-    if name == "vgg11":  # only its features are needed; its 120 M parameters of classifier are not
-        net.classifier = nn.Linear(512 * 49, 9)
+    net = SMALL[name]()
+    if name == "vgg11":  # only its features are needed; its classifier is large
+        net.classifier = nn.Linear(16 * 49, 9)
     return settle(net)
 
 
@@ -66,15 +68,21 @@ IN_PLACE = {
 
 @pytest.mark.parametrize(("name", "layer"), IN_PLACE.values(), ids=IN_PLACE)
 def test_p45_to_p51_a_layer_before_an_in_place_operation(name, layer):
-    """The captured activation is bit-equal to a cloning hook's, the map right, the network's output untouched."""
+    """The captured activation is bit-equal to a cloning hook's, the map right, the network's output untouched.
+
+    The network may be frozen, and nothing but the captured layer need a gradient.
+    """
     net, x = network(name), noise_images()
     classes = half_active(net, layer, x) if name == "squeezenet1_1" else nets.top(net, x)
     a, g, scores = act_grad(net, net.get_submodule(layer), x, classes)
     assert a.min() < 0, "the following in-place operation would remove the negative values"
-    with explainers.capture(net, layer) as seen:
-        unhooked = net(x)
-    assert torch.equal(seen.outputs[layer], a)
-    assert torch.equal(unhooked, net(x)) and torch.equal(unhooked.detach(), scores)
+    net.requires_grad_(False)
+    with explainers.capture(net, layer, gradients=True) as seen:
+        captured = net(x)
+        captured[range(len(x)), classes].sum().backward()
+    net.requires_grad_(True)
+    assert torch.equal(seen.outputs[layer], a) and rel(seen.gradients[layer], g) < 1e-5
+    assert torch.equal(captured, net(x)) and torch.equal(captured.detach(), scores)
     assert torch.equal(feature_maps(net, x, layer=layer), a)
     expected = (g.mean((2, 3), keepdim=True) * a).sum(1)
     assert rel(grad_cam(net, x, classes, layer=layer, relu=False), expected) < 1e-5
@@ -123,7 +131,7 @@ def test_p55_dictionary_output_reaches_the_target_raw(name):
 
 
 def test_p56_googlenet_with_auxiliary_outputs_in_train_mode():
-    net = settle(torchvision.models.googlenet(weights=None, aux_logits=True, init_weights=False, num_classes=9))
+    net = models.googlenet(weights=None, aux_logits=True, init_weights=False, num_classes=9).eval()
     x = noise_images(1, 64, 64)
     expected = grad_cam(net, x, 3, layer="inception5b")
     slope = saliency(net, x, 3)
@@ -244,7 +252,7 @@ def test_p21_negative_sums_are_kept_and_reported():
 
 
 def test_p22_a_map_of_one_cell_has_its_value():
-    net, x = settle(torchvision.models.resnet18(weights=None)), torch.randn(2, 3, 32, 32)
+    net, x = network("resnet18"), torch.randn(2, 3, 32, 32)
     expected = cam_by_hand(net, net.layer4, x, [3, 5])
     assert expected.shape == (2, 1, 1)
     actual = grad_cam(net, x, [3, 5], layer="layer4", relu=False)
@@ -256,7 +264,7 @@ def test_p23_saturated_softmax_is_a_finding_and_the_logit_is_not():
     net, x = residual().float(), random_images().float()
     net.fc.weight.data *= 1e4
     best = net(x).argmax(1).tolist()
-    assert "saturated" in codes(explain("grad_cam", net, x, Probability(best)))
+    assert "saturated" in codes(explain("grad_cam", net, x, explainers.Probability(best)))
     assert "saturated" not in codes(explain("grad_cam", net, x, best))
     assert explain("grad_cam", net, x, Logit(best), relu=False).map.any()
     assert explain("grad_cam", net, x).target == best, "the default target is the logit of the top class"
@@ -344,6 +352,6 @@ def test_p107_stages_before_the_ablated_layer_do_not_see_the_copies(method):
     net, x = residual(), random_images(1)
     check_once(net, x)
     before = batch_sizes(net.layer1, lambda: method(net, x, 1, layer="layer2"))
-    after = batch_sizes(net.fuse, lambda: method(net, x, 1, layer="layer2"))
+    after = batch_sizes(net.avgpool, lambda: method(net, x, 1, layer="layer2"))
     assert max(before) == 1 and len(before) <= 3
     assert sum(after) >= 6

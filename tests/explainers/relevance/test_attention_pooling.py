@@ -9,15 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from explainers import (
-    METHODS,
-    UnsupportedModel,
-    attention_heads,
-    attention_rollout,
-    explain,
-    le_grad,
-    transformer_attribution,
-)
+import explainers
+from explainers import METHODS, UnsupportedModel, attention_heads, attention_rollout, explain, le_grad
 from tests.support.nets import random_images, settle
 from tests.support.token_nets import PlainViT, plain_vit
 
@@ -99,7 +92,7 @@ def test_maps_of_a_pooling_by_hand(form: dict[str, Any]) -> None:
 
     first, second, last = ((g * a).relu().mean(1) for a, g in ((a1, g1), (a2, g2), (p, gp)))
     relevance = last[:, read].mean(1, keepdim=True) @ (eye + second) @ (eye + first)
-    torch.testing.assert_close(transformer_attribution(net, IMAGES, CLASSES), grid(relevance[:, 0], extra))
+    torch.testing.assert_close(explainers.transformer_attribution(net, IMAGES, CLASSES), grid(relevance[:, 0], extra))
 
     means = torch.stack([g.relu().mean((1, 2)) for g in (g1, g2, gp)]).mean(0)
     torch.testing.assert_close(le_grad(net, IMAGES, CLASSES), grid(means, extra))

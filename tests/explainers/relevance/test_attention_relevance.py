@@ -10,12 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explainers import (
-    UnsupportedOperation,
-    attn_lrp,
-    explain,
-    lrp,
-)
+from explainers import UnsupportedOperation, attn_lrp, explain, lrp
 from explainers.call.attention.watch import watch_attention
 from explainers.rules.decompositions import multi_head
 from explainers.rules.operations import STRUCTURE, Interception

@@ -11,14 +11,9 @@ from torch import nn
 
 import explainers
 from explainers import BadOption, UnsupportedOperation, deep_lift, excitation_backprop, lrp
+from tests.explainers.methods.test_deep_lift import changes
 from tests.explainers.relevance.test_relevance import Operation, WithOperation, sums, without_bias
 from tests.support.nets import Written, random_images, settle
-
-
-def change(net, x, baseline, classes):
-    with torch.no_grad():
-        return (net(x) - net(baseline))[range(len(x)), classes]
-
 
 # Baselines at which a norm meets a constant
 
@@ -66,7 +61,7 @@ def test_norms_of_a_constant_baseline_keep_finite_multipliers():
     for norm, dtype in product(NORMS, (torch.float32, torch.float64)):
         net, x = settle(norms(NORMS[norm]).to(dtype)), random_images(2, 3, 32, 24).to(dtype)
         found = deep_lift(net, x, [1, 2])
-        expected = change(net, x, torch.zeros_like(x), [1, 2])
+        expected = changes(net, x, torch.zeros_like(x), [1, 2])
         torch.testing.assert_close(sums(found), expected, rtol=1e-4, atol=1e-5)
         assert found.abs().sum() < 1000 * expected.abs().sum(), norm
 
@@ -79,7 +74,7 @@ def test_a_baseline_without_a_score_is_refused_with_another():
     for method in (deep_lift, explainers.deep_lift_shap):
         with pytest.raises(BadOption, match=r"NaN or infinite on the baseline.*baseline='blur'"):
             method(net, x, 1, baseline=0.0)
-    expected = change(net, x, explainers.perturbation.baselines.baseline_of(x, "blur"), 1)
+    expected = changes(net, x, explainers.perturbation.baselines.baseline_of(x, "blur"), 1)
     torch.testing.assert_close(sums(deep_lift(net, x, 1, baseline="blur")), expected)
 
 
@@ -198,7 +193,7 @@ def test_operations_are_complete_in_deep_lift_and_conserved_in_lrp(name):
     net, x = settle(WithOperation(OPERATIONS[name]).double()), random_images(2, 3, 12, 12)
     for given, baseline in ((x, torch.zeros_like(x)), (x, torch.full_like(x, 0.4)), (x[:1], torch.zeros_like(x[:1]))):
         found, classes = deep_lift(net, given, [1, 2][: len(given)], baseline=baseline), [1, 2][: len(given)]
-        torch.testing.assert_close(sums(found), change(net, given, baseline, classes), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(sums(found), changes(net, given, baseline, classes), rtol=1e-9, atol=1e-11)
         assert found.abs().sum() > 1e-3
     if name not in NOT_IN_LRP:
         without_bias(net)

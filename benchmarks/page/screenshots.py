@@ -1,4 +1,4 @@
-"""Write the screenshots of docs/page.md into docs/screenshots: `python -m tests.support.page_screenshots`.
+"""Write the screenshots of docs/page.md into docs/screenshots: `python -m benchmarks.page.screenshots`.
 
 A new screenshot is only kept if it differs visibly, so that a run without a change of the page changes no file.
 """
