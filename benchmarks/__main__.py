@@ -8,14 +8,13 @@ python -m benchmarks --only Grad-CAM    the cases whose title contains the word
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import os
 import platform
 import sys
 import time
 import warnings
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 import torch
 
@@ -29,10 +28,7 @@ HEAD = "| case | library | bare forward passes: median (min–max) | peak memory
 def about(rounds: int) -> str:
     """Return the line with date, machine, versions and settings."""
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
-    versions = []
-    for name in ("torch", "captum", "grad-cam", "torchcam"):
-        with contextlib.suppress(PackageNotFoundError):
-            versions.append(f"{name} {version(name).partition('+')[0]}")
+    versions = [f"{name} {version(name).partition('+')[0]}" for name in ("torch", "captum", "grad-cam", "torchcam")]
     count = f"up to {rounds} interleaved rounds after a warm-up" if rounds else "one run without a warm-up"
     bf16 = "" if computes_bf16(CPU) else " This processor has no instructions for bfloat16: its rows are omitted."
     return (

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.public.attacks import decoder, http, pages, users, visitors
+from benchmarks.public.attacks import decoder, http, pages, users
 from benchmarks.public.client import Result, answers_correctly
 from benchmarks.public.server import Row, Server, running, show
 
@@ -24,7 +24,7 @@ GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     "sandbox": decoder.attacks,
     "hosts": http.hosts,
     "disk": users.disk,
-    "one visitor": visitors.one_visitor,
+    "one visitor": users.one_visitor,
     "scripts": pages.scripts,
 }
 

@@ -9,7 +9,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -65,7 +66,6 @@ def statuses(server: Server, head: str, body: Any = b"", seconds: float = TIME) 
     ):
         with contextlib.suppress(ConnectionError):
             connection.sendall(text.encode("latin-1") + body)
-        connection.settimeout(seconds)
         while part := connection.recv(65536):
             received += part
     return [int(found) for found in STATUS.findall(received)]
@@ -84,13 +84,32 @@ def check(server: Server, rows: Iterable[tuple[str, Any, int]]) -> Iterator[Resu
 
 
 @contextlib.contextmanager
-def connections(server: Server, count: int, text: str | bytes = b"") -> Iterator[list[socket.socket]]:
+def connections(server: Server, count: int, text: str = "") -> Iterator[list[socket.socket]]:
     """Open connections, each of which sends a text, until the end of the block."""
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(socket.create_connection(server.address, timeout=20)) for _ in range(count)]
         for number, each in enumerate(found):
-            each.sendall(text.replace("{}", str(number)).encode() if isinstance(text, str) else text)
+            each.sendall(text.replace("{}", str(number)).encode())
         yield found
+
+
+@contextlib.contextmanager
+def repeatedly(act: Callable[[], object], pause: float = 0.0, count: int = 1) -> Iterator[None]:
+    """Act again and again in threads until the end of the block; an action may be refused."""
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.wait(pause):
+            with contextlib.suppress(OSError, httpx.HTTPError):
+                act()
+
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            pool.submit(work)
+        try:
+            yield
+        finally:
+            stop.set()
 
 
 def upload(server: Server, content: bytes, name: str = "image.jpg") -> str:

@@ -47,7 +47,7 @@ class Server:
 def running(*arguments: str, before: str = "", wait: bool = True, **variables: str) -> Iterator[Server]:
     """Start the app offline, with environment variables and code that runs before it.
 
-    `wait` until its model answers.
+    Waits for its first response, and if `wait` until its model answers.
     """
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -62,8 +62,7 @@ def running(*arguments: str, before: str = "", wait: bool = True, **variables: s
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
         server = Server(f"http://127.0.0.1:{port}", process, place, log)
         try:
-            if wait:
-                _wait(server)
+            _wait(server, wait)
             yield server
         finally:
             process.terminate()
@@ -74,14 +73,15 @@ def running(*arguments: str, before: str = "", wait: bool = True, **variables: s
                 process.wait()
 
 
-def _wait(server: Server) -> None:
+def _wait(server: Server, model: bool) -> None:
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and server.process.poll() is None:
         with contextlib.suppress(httpx.TransportError):
-            body = {"data": []}
-            if httpx.post(f"{server.url}/gradio_api/run/list_models", json=body, timeout=PATIENCE).status_code == 200:
+            httpx.get(server.url, timeout=PATIENCE)
+            body, address = {"data": []}, f"{server.url}/gradio_api/run/list_models"
+            if not model or httpx.post(address, json=body, timeout=PATIENCE).status_code == 200:
                 return
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise RuntimeError(f"The app does not answer: {server.log.read_text(encoding='utf-8')[-2000:]}")
 
 

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 import explainers
-from benchmarks.zoo.checks import CHECKS, Noted, check, expect, expect_slope, same
+from benchmarks.zoo.checks import CHECKS, Noted, check, expect, expect_slope, layout_of_default, same
 from benchmarks.zoo.oracles import edited, outputs
 from benchmarks.zoo.subject import Subject
 
@@ -186,8 +186,7 @@ def attention_rollout(subject: Subject) -> str:
 def channel_effects(subject: Subject) -> str:
     """Three channels set to zero by a hook."""
     score, x, name, effects = subject.score(), subject.images[:1], subject.default, subject.effects
-    layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout from evidence")
+    layout = layout_of_default(subject)
     chosen = sorted({int(effects[0].argmax()), int(effects[0].argmin()), effects.shape[1] // 2})
 
     def zeroed(channel: int) -> float:
@@ -209,9 +208,7 @@ def channel_effects(subject: Subject) -> str:
 @check("Ablation-CAM")
 def ablation_cam(subject: Subject) -> str:
     """The activations weighted by the effects."""
-    x, name = subject.images[:1], subject.default
-    layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout from evidence")
+    x, name, layout = subject.images[:1], subject.default, layout_of_default(subject)
     actual = explainers.ablation_cam(subject.model, x, subject.target, relu=False, **subject.options)
     kept = outputs(subject.model, subject.score(), x, [name])[name]
     right = torch.einsum("nk,nkhw->nhw", subject.effects.to(kept), layout.maps(kept))
@@ -236,7 +233,7 @@ class _Recorder(nn.Module):
 def rise(subject: Subject) -> str:
     """Computed from the masked images that the network received; batches of 1 and 4."""
     x, score = subject.images[:1], subject.score()
-    recorder = _Recorder(subject.call(subject.model)).eval()
+    recorder = _Recorder(subject.network.call(subject.model)).eval()
     model, options = (subject.model, {"forward": lambda x: recorder(x)}) if subject.options else (recorder, {})
     maps = [explainers.rise(model, x, subject.target, samples=12, batch_size=1, **options)]
     recorder.log.clear()  # the first call also checks the network with other images

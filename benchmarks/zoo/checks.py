@@ -74,6 +74,13 @@ def expect_slope(score: Callable[[float], float], slope: float, tolerance: float
         expect(gap <= tolerance * abs(found[0]) + 1e-8, f"oracle: gradient {slope:.4g}, by differences {found[0]:.4g}")
 
 
+def layout_of_default(subject: Subject) -> Layout:
+    """Return the layout of the default layer from evidence."""
+    found = subject.layout(subject.default)
+    expect(found is not None, f"{subject.default}: no layout from evidence")
+    return found
+
+
 @check("default layer")
 def default_layer(subject: Subject) -> str:
     """It is on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is."""
@@ -201,8 +208,7 @@ def grad_cam(subject: Subject) -> str:
     name, (model, images, tolerance) = subject.default, subject.in_float64()
     options = {"relu": False, **subject.options_for(model)}
     maps = [explainers.grad_cam(model, images[:count], subject.target, **options) for count in (1, 2)]
-    found = subject.layout(name)
-    expect(found is not None, f"{name}: no layout by evidence")
+    found = layout_of_default(subject)
     plain = subject.plain(model)
     score = subject.score(plain)
     a, g = gradient(plain, score, name, images)

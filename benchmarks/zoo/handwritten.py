@@ -145,7 +145,7 @@ def own() -> Iterator[Network]:
 
 
 PLACED = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
-"""The checks whose oracles do not compute a map at the layer's own cells."""
+"""The checks whose oracles do not judge the default layer, nor compute a map at its own cells."""
 
 
 def _crop(x: Tensor) -> Tensor:

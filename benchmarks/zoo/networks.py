@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.zoo.handwritten import own, unusual
+from benchmarks.zoo.handwritten import PLACED, own, unusual
 from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
 
 LISTED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("ascii"))
@@ -23,8 +23,6 @@ TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
 VIT = {"image_size": 224, "patch_size": 16, "num_layers": 4, "num_heads": 3, "hidden_dim": 96, "mlp_dim": 192}
 DETECTOR = {"weights": None, "weights_backbone": None, "num_classes": 4}
 FEW_BOXES = {"min_size": 128, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 20}
-PIXELS = ("positions", "steady", "integrated_gradients", "deep_lift", "lrp", "rise")
-"""The checks that do not judge which layer is the default one."""
 
 
 def mean_of_a_class(output: Any) -> Tensor:
@@ -45,7 +43,8 @@ def packaged() -> Iterator[Network]:
         name = word.rstrip("!@")
         sizes = (TIMM_SQUARES.get(name, SQUARE),) if word.endswith("!") else (WIDE, SMALL)
         seen = (240, 240) if name == "crossvit_tiny_240" else None  # it resizes every image to its own size
-        yield Network(f"timm {name}", _timm(name, word.endswith("@"), options), sizes, seen=seen)
+        given = {"model_name": name, "pretrained": False, "num_classes": CLASSES, **options}
+        yield Network(f"timm {name}", _of("timm.create_model", word.endswith("@"), **given), sizes, seen=seen)
     for word, options in LISTED["transformers"].items():
         name, sizes = word.rstrip("!/"), (SQUARE,) if word.endswith("!") else (WIDE, SMALL)
         title = f"{name}For{'SemanticSegmentation' if word.endswith('/') else 'ImageClassification'}"
@@ -77,21 +76,13 @@ def packaged() -> Iterator[Network]:
     yield Network("torchvision retinanet_resnet18_fpn", _retinanet, finish=_unsaturated, **small, **found)
 
 
-def _of(path: str, **options: Any) -> Any:
-    """Return a function that builds a network by the path of its class or function."""
+def _of(path: str, sized: bool = False, **options: Any) -> Any:
+    """Return a function that builds a network by the path of its class or function; `sized` if for one image size."""
 
     def make(size: Size) -> nn.Module:
         folder, _, name = path.rpartition(".")
-        return getattr(importlib.import_module(folder), name)(**options)
-
-    return make
-
-
-def _timm(name: str, sized: bool, options: dict[str, Any]) -> Any:
-    def make(size: Size) -> nn.Module:
         given = options | ({"img_size": size} if sized else {})
-        timm = importlib.import_module("timm")
-        return timm.create_model(name, pretrained=False, num_classes=CLASSES, **given)
+        return getattr(importlib.import_module(folder), name)(**given)
 
     return make
 
@@ -144,7 +135,7 @@ def tasks() -> Iterator[Network]:
     """Return the networks for other tasks."""
 
     def network(name: str, target: Any, *without: str, **options: Any) -> Network:
-        checks = tuple(check for check in PIXELS if check not in without)
+        checks = tuple(check for check in PLACED if check not in without)
         make = _transformers(name, **LISTED["tasks"][name])
         return Network(f"transformers {name}", make, target=target, checks=checks, **options)
 

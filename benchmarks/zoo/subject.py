@@ -55,6 +55,10 @@ class Network:
         """Return whether the network accepts only one size, a square."""
         return len(self.sizes) == 1 and self.sizes[0][0] == self.sizes[0][1]
 
+    def call(self, model: nn.Module) -> Callable[[Tensor], Any]:
+        """Return the function of images: `forward` or the model itself."""
+        return self.forward(model) if self.forward else model
+
 
 class Subject:
     """A network for images of one size."""
@@ -63,12 +67,11 @@ class Subject:
         self.network, self.size = network, size
         torch.manual_seed(0)
         model = network.make(size).eval()
-        call = network.forward(model) if network.forward else model
-        self.model = randomize(model, call, size)
+        self.images = random_images((2, *size))
+        self.model = randomize(model, network.call(model), self.images)
         if network.finish:
             self.model = network.finish(self.model)
         self._lit: dict[str, tuple[Tensor, list[Lit]]] = {}
-        self.images = random_images((2, *size))
         self.target, self.seen = network.target, network.seen or size
         self.options = self.options_for(self.model)
 
@@ -76,12 +79,9 @@ class Subject:
         """Return the keywords of a call besides model and images."""
         return {"forward": self.network.forward(model)} if self.network.forward else {}
 
-    def call(self, model: nn.Module) -> Callable[[Tensor], Any]:
-        return self.network.forward(model) if self.network.forward else model
-
     def score(self, model: nn.Module | None = None) -> Callable[[Tensor], Tensor]:
         """Images -> scores [N] of the target, by `model`."""
-        call, target = self.call(model or self.model), self.network.target
+        call, target = self.network.call(model or self.model), self.network.target
 
         def score(images: Tensor) -> Tensor:
             output = call(images)
@@ -227,15 +227,23 @@ class Subject:
 # Random weights that make every part of a network matter, so that an error in any of them is visible
 
 
-def randomize(model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], seed: int = 0) -> nn.Module:
+def randomize(model: nn.Module, call: Callable[[Tensor], Any], images: Tensor) -> nn.Module:
     """Randomize biases, norms, layer scales and embeddings in place, and set batch norm statistics with `call`."""
-    draws = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(0)
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.running_var is not None]
     with torch.no_grad():
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.is_floating_point():
                     _randomize(module, name, parameter, draws)
-    _measure_batch_norms(model, call, size, draws)
+        handles = [norm.register_forward_pre_hook(_take_statistics) for norm in norms]
+        if norms:
+            call(images)
+        for norm, handle in zip(norms, handles, strict=True):
+            handle.remove()
+            spread = norm.running_var.sqrt()
+            norm.running_mean += 0.2 * spread * torch.randn(len(spread), generator=draws)
+            norm.running_var *= 0.7 + 0.8 * torch.rand(len(spread), generator=draws)
     return model.eval().requires_grad_(False)
 
 
@@ -258,25 +266,6 @@ def _randomize(module: nn.Module, name: str, parameter: Tensor, draws: torch.Gen
         parameter.copy_((middle if abs(middle) > 0.3 else 0.3 * (parameter.ndim < 3)) + 0.2 * noise)
 
 
-def _measure_batch_norms(
-    model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], draws: torch.Generator
-) -> None:
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.running_var is not None]
-    if not norms:
-        return
-    handles = [norm.register_forward_pre_hook(_take_statistics) for norm in norms]
-    try:
-        with torch.no_grad():
-            call(random_images((2, *size), 3))
-    finally:
-        for handle in handles:
-            handle.remove()
-    for norm in norms:
-        spread = norm.running_var.sqrt()
-        norm.running_mean += 0.2 * spread * torch.randn(len(spread), generator=draws)
-        norm.running_var *= 0.7 + 0.8 * torch.rand(len(spread), generator=draws)
-
-
 def _take_statistics(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     values = inputs[0].transpose(0, 1).flatten(1)
     # With few rows, as after pooling, use the variance over all channels.
@@ -285,10 +274,10 @@ def _take_statistics(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     norm.running_var.copy_((values.var(1) if many else 0) + (0.1 if many else 1.0) * float(values.var()) + 1e-3)
 
 
-def random_images(size: tuple[int, int, int], channels: int = 3, seed: int = 1) -> Tensor:
-    """Return [N, C, H, W]: coarse color patches with noise, in the range of normalized photos."""
-    draws = torch.Generator().manual_seed(seed)
+def random_images(size: tuple[int, int, int]) -> Tensor:
+    """Return [N, 3, H, W]: coarse color patches with noise, in the range of normalized photos."""
+    draws = torch.Generator().manual_seed(1)
     count, height, width = size
-    coarse = torch.randn(count, channels, 6, 6, generator=draws)
+    coarse = torch.randn(count, 3, 6, 6, generator=draws)
     smooth = nn.functional.interpolate(coarse, (height, width), mode="bilinear", align_corners=False)
-    return smooth + 0.5 * torch.randn(count, channels, height, width, generator=draws)
+    return smooth + 0.5 * torch.randn(count, 3, height, width, generator=draws)

@@ -31,9 +31,8 @@ def attacks(server: Server) -> Iterator[Result]:
     if sys.platform != "linux":  # the limits are all that other systems have
         return
     yield from decoders_of(server)
-    one = pool.Pool(1, module=(HIJACKED,))
-    one.prepare()
-    try:
+    with contextlib.closing(pool.Pool(1, module=(HIJACKED,))) as one:
+        one.prepare()
         yield Result("an image in the sandbox", one.call(IMAGE.read_bytes(), task="image")[0]["size"], [600, 400])
         file = Path(upload(server, b"secret", "secret.jpg"))
         file.chmod(0o666)
@@ -45,8 +44,6 @@ def attacks(server: Server) -> Iterator[Result]:
         yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
         yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
-    finally:
-        one.close()
 
 
 def decoders_of(server: Server) -> Iterator[Result]:

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from playwright.sync_api import Error, sync_playwright
 
 from benchmarks.public.client import Result
 from benchmarks.public.server import ROOT, Server, running
+from tests.saliscope.browser.conftest import ARGUMENTS, Visit, chromium
 
 PAYLOADS = (
     "<img src=x onerror=ran()>",
@@ -71,39 +73,32 @@ PREPROCESSING = {{"size": 32, "resize": 32, "mean": (0.5,) * 3, "std": (0.5,) * 
 # A page in Chromium that counts scripts which run, and what a person may do on it
 
 
-class Browser:
-    """A page and the number of scripts that ran in its frames."""
+class Browser(Visit):
+    """A page and the scripts that ran in its frames."""
 
     def __init__(self, page: Any, server: Server) -> None:
-        self.page, self.server, self.hits = page, server, 0
-        self.requests: list[str] = []
+        super().__init__(page, server.url)
+        self.hits: list[str] = []
         page.set_default_timeout(PATIENCE)
-        page.expose_function("ran", self._count)
-        page.on("dialog", self._dismiss)
-        page.on("request", lambda request: self.requests.append(request.url))
-
-    def _count(self) -> None:
-        self.hits += 1
-
-    def _dismiss(self, dialog: Any) -> None:
-        self.hits += 1
-        dialog.dismiss()
+        page.expose_function("ran", lambda: self.hits.append("ran"))
+        page.on("dialog", lambda dialog: (self.hits.append("dialog"), dialog.dismiss()))
 
     def open(self, query: str = "") -> None:
         """Open the page and wait for its answer."""
         self.page.goto("about:blank")  # an address that differs in its fragment only would not be loaded
-        self.page.goto(f"{self.server.url}/{query}")
+        self.page.goto(f"{self.address}/{query}")
         self.settle()
 
     def settle(self) -> None:
         """Wait until the page has an answer."""
-        self.page.wait_for_function(ANSWERED, polling=100)
+        self.until(ANSWERED)
 
     def new_hits(self) -> int:
         """Return how many scripts ran since the last call."""
         self.page.wait_for_timeout(300)  # an image that does not exist fails a moment later
-        hits, self.hits = self.hits, 0
-        return hits
+        count = len(self.hits)
+        self.hits.clear()
+        return count
 
     def views(self) -> Iterator[str]:
         """Open every view, and every part of it; yield its name."""
@@ -133,7 +128,7 @@ class Browser:
     def type_everywhere(self, payload: str) -> None:
         """Type a text into every visible field and confirm it."""
         for field in self.page.locator(FIELDS).all():
-            with may_vanish():
+            with contextlib.suppress(Error):
                 field.fill(payload, timeout=1000)
                 self.page.wait_for_timeout(50)  # suggestions
                 field.press("Enter", timeout=1000)
@@ -145,14 +140,14 @@ class Browser:
             self.click(button)
         self.page.wait_for_timeout(1500)
         for target in self.page.locator("#hl-main canvas:visible, #hl-main [title]:visible").all()[:8]:
-            with may_vanish():
+            with contextlib.suppress(Error):
                 target.hover(force=True, timeout=2000)
 
     def choose_files(self, name: str, content: bytes, within: str = "#hl-main") -> int:
         """Choose a file in every field for files of the current view; return the number of fields."""
         kind, chosen = "application/zip" if name.endswith(".zip") else "image/png", 0
         for field in self.page.locator(f"{within} input[type=file]").all():
-            with may_vanish():
+            with contextlib.suppress(Error):
                 field.set_input_files(files=[{"name": name, "mimeType": kind, "buffer": content}], timeout=1000)
                 chosen += 1
         return chosen
@@ -160,13 +155,13 @@ class Browser:
     def click(self, name: str, within: str = "#hl-main") -> None:
         """Click a visible button, if there is one that can be clicked."""
         button = self.page.locator(within).get_by_role("button", name=name, exact=True).locator("visible=true")
-        with may_vanish():
+        with contextlib.suppress(Error):
             if button.count():
                 button.first.click(timeout=2000)
 
     def saved(self, act: Callable[[], object], folder: Path) -> Path | None:
         """Return the file that an action downloads, or None."""
-        with may_vanish(), self.page.expect_download(timeout=8000) as download:
+        with contextlib.suppress(Error), self.page.expect_download(timeout=8000) as download:
             act()
             path = folder / f"saved{Path(download.value.suggested_filename).suffix}"
             download.value.save_as(path)
@@ -180,40 +175,15 @@ class Browser:
             self.page.wait_for_timeout(500)
 
 
-@contextlib.contextmanager
-def may_vanish() -> Iterator[None]:
-    """Ignore that a component disappeared or is not enabled, as after some answers."""
-    from playwright.sync_api import Error
-
-    with contextlib.suppress(Error):
-        yield
-
-
-@contextlib.contextmanager
-def browsers() -> Iterator[Callable[[Server], Browser]]:
-    """Yield a function that opens a page in a new browser context."""
-    from playwright.sync_api import sync_playwright
-
-    from tests.saliscope.browser.conftest import ARGUMENTS, chromium
-
-    with sync_playwright() as player:
-        running = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-
-        def visit(server: Server) -> Browser:
-            context = running.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-            return Browser(context.new_page(), server)
-
-        yield visit
-        running.close()
-
-
 # The attacks
 
 
 def scripts(server: Server) -> Iterator[Result]:
     """Yield one result per kind of text."""
-    with browsers() as visit, tempfile.TemporaryDirectory() as place:
-        browser = visit(server)
+    size = {"width": 1280, "height": 900}
+    with sync_playwright() as player, tempfile.TemporaryDirectory() as place:
+        chrome = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        browser = Browser(chrome.new_context(viewport=size).new_page(), server)
         browser.open()
         browser.page.evaluate(f"document.body.append(document.createRange().createContextualFragment({PAYLOADS[0]!r}))")
         yield Result("a script that does run is counted", browser.new_hits(), 1)
@@ -227,8 +197,8 @@ def scripts(server: Server) -> Iterator[Result]:
         own = (server.url, "data:", "blob:", "about:", "file:")
         yield Result("requests to other hosts", [url for url in browser.requests if not url.startswith(own)], [])
         with running("--model", MODEL, **write_models(Path(place))) as other:
-            yield from _texts(visit(other), Path(place))
-            yield from _sentences(visit(other))
+            yield from _texts(Browser(chrome.new_context(viewport=size).new_page(), other), Path(place))
+            yield from _sentences(Browser(chrome.new_context(viewport=size).new_page(), other))
 
 
 def parameters() -> list[str]:
