@@ -18,9 +18,8 @@ from importlib.metadata import version
 
 import torch
 
-from benchmarks.cases import CPU, OURS, cases
+from benchmarks.cases import BF16, OURS, cases
 from benchmarks.timing import race
-from explainers.call.fused_copy import computes_bf16
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
 
@@ -30,7 +29,7 @@ def about(rounds: int) -> str:
     load = f", load {os.getloadavg()[0]:.1f} at the start" if hasattr(os, "getloadavg") else ""
     versions = [f"{name} {version(name).partition('+')[0]}" for name in ("torch", "captum", "grad-cam", "torchcam")]
     count = f"up to {rounds} interleaved rounds after a warm-up" if rounds else "one run without a warm-up"
-    bf16 = "" if computes_bf16(CPU) else " This processor has no instructions for bfloat16: its rows are omitted."
+    bf16 = "" if BF16 else " This processor has no instructions for bfloat16: its rows are omitted."
     return (
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {torch.get_num_threads()} threads{load}; "
         f"{', '.join(versions)}; float32 on the CPU, one image, {count}.{bf16}"

@@ -30,8 +30,7 @@ Contenders = dict[str, Callable[[], object]]
 OURS = "saliscope"
 CLASS = 3
 LITE = "efficientnet_lite0"
-ALL_CHANNELS = 65536
-CPU = torch.device("cpu")
+BF16 = computes_bf16(torch.device("cpu"))
 SIDE, SMALL = 224, 96
 """Side in pixels of the images, and of those of the short run."""
 ROAD = {"grad-cam": ROADCombined, "grad-cam, only highest first": ROADMostRelevantFirstAverage}
@@ -65,7 +64,7 @@ class Setup:
 
     def with_bare(self, call: Callable[..., object], bf16: bool = False) -> Contenders:
         """Return the bare forward pass and a call of ours, also in the faster precision."""
-        faster = {f"{OURS}, bf16": partial(call, precision="bf16")} if bf16 and computes_bf16(CPU) else {}
+        faster = {f"{OURS}, bf16": partial(call, precision="bf16")} if bf16 and BF16 else {}
         return {UNIT: self.bare, OURS: call, **faster}
 
     def call(self, method: str, **options: Any) -> Callable[..., object]:
@@ -139,7 +138,7 @@ def channel_effects(s: Setup) -> Contenders:
 def score_cam(s: Setup) -> Contenders:
     """Score-CAM at the last stage: one pass per channel as in other libraries, and our default passes."""
     usual = {f"{OURS}, default passes": s.call("score_cam", layer=s.last)}
-    ours = s.ours("score_cam", True, layer=s.last, channels=ALL_CHANNELS) | usual
+    ours = s.ours("score_cam", True, layer=s.last, channels=65536) | usual  # all channels
     return ours | s.grad_cam("ScoreCAM", s.last) | s.torchcam("ScoreCAM", s.last, input_shape=tuple(s.x.shape[1:]))
 
 

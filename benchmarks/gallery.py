@@ -26,7 +26,6 @@ PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 IMAGES = ("coffee", "goldfish", "pair", "hopper")
 SIDE, GAP, SECONDS = 160, 4, 60.0
 """Side of a map and the gap between maps in pixels; time budget of a slow method for one map in seconds."""
-BUILT_IN = "EfficientNet-Lite0"
 ELSEWHERE = {
     "vit_b_16": "It needs attention between tokens, which this network does not have: see "
     "[Vision transformer](notebooks/8_vision_transformer.ipynb).",
@@ -83,7 +82,7 @@ def page(predictions: str) -> str:
         for group, lines in LINES.items()
     }
     template = Template(Path(__file__).with_suffix(".md").read_text("utf-8"), keep_trailing_newline=True)
-    values = {"network": BUILT_IN, "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
+    values = {"network": "EfficientNet-Lite0", "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
     functions = {"maps": maps_of, "guide": guide, "question": question, "cost": cost, "verdict": verdict}
     return template.render(predictions=predictions, groups=groups, **values, **functions)
 

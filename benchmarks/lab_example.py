@@ -17,7 +17,6 @@ from saliscope.compute.lab import training as lab_training
 from saliscope.page.lab import view
 
 FILE = Path(view.__file__).with_name("example.json")
-SECONDS = 600.0
 
 
 def compute() -> dict[str, Any]:
@@ -25,7 +24,7 @@ def compute() -> dict[str, Any]:
     model_cache.start()
     list(model_cache.wait())
     preset = next(iter(presets.PRESETS.values()))
-    *_, last = lab_training.train(presets.parse_form(asdict(preset)), Run(SECONDS))
+    *_, last = lab_training.train(presets.parse_form(asdict(preset)), Run(600.0))
     return view.curves(last) | {"id": 0, "line": messages.example_line(last.step, last.loss[-1])}
 
 

@@ -89,9 +89,8 @@ def draw_layer(stored: dict[str, Any]) -> Image.Image:
     packed = stored["view"]["map"]
     values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
     plane, size = torch.from_numpy(values.reshape(packed["h"], packed["w"])), (LAYER_SIDE, LAYER_SIDE)
-    black, white = (
-        np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32") for shade in ("black", "white")
-    )
+    draw = lambda shade: np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32")  # noqa: E731
+    black, white = draw("black"), draw("white")
     empty = explainers.overlay(Image.new("RGB", size, "white"), torch.zeros(1, 1))
     opacity = 1 - (white - black).mean(-1, keepdims=True) / float(np.asarray(empty).max())
     layer = np.concatenate([black / opacity.clip(min=0.01), 255 * opacity], -1)

@@ -110,9 +110,8 @@ def train(kind: str, count: int = 2000, steps: int = 300) -> Model:
     random = np.random.default_rng(1)
     labels = np.arange(count) % len(NAMES)
     marks = (labels == MARKED) & (random.random(count) < 0.9) & (kind == "marked")
-    images = torch.cat(
-        [PREPARATION.tensor(draw(int(a), random, NOISE[kind], bool(m))) for a, m in zip(labels, marks, strict=True)]
-    )
+    rows = zip(labels, marks, strict=True)
+    images = torch.cat([PREPARATION.tensor(draw(int(a), random, NOISE[kind], bool(m))) for a, m in rows])
     layers: list[nn.Module] = []
     for inside, outside, stride in ((3, 16, 2), (16, 32, 2), (32, 48, 1), (48, 48, 1)):
         layers += [nn.Conv2d(inside, outside, 3, stride, 1), nn.BatchNorm2d(outside), nn.ReLU()]

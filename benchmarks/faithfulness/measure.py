@@ -24,14 +24,10 @@ from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import Evaluator, evaluator
 from saliscope.zoo import Model
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 METRICS = ("deletion", "insertion")
 STEPS = 12
-FOR_ATTENTION = ("attn_lrp", "cp_lrp")
-"""Methods that run on every network, but differ from LRP only in their rules for attention."""
 CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "center"}
 """Methods that are controls: all other methods are compared with their results."""
-SHOWN = tuple(CONTROLS.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +41,7 @@ class Photo:
 
 def paths(folder: Path, limit: int | None = None) -> list[Path]:
     """Return the images of a folder and its subfolders, sorted by path; with a limit, evenly spaced ones."""
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg", ".png"))
     if limit and limit < len(found):
         found = [found[index * len(found) // limit] for index in range(limit)]
     return found
@@ -74,23 +70,20 @@ class Cache:
     All results are of one network and one number of steps; a file with other settings raises an error.
     """
 
+    PARTS = ("results", "controls", "reasons", "randomization")
+
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path = path
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known and known["settings"] != settings:
             raise SystemExit(f"{path} has results for {known['settings']}, not for {settings}. Use another --cache.")
-        self.settings = settings
-        self.results: dict[str, dict[str, Any]] = known.get("results", {})
-        self.controls: dict[str, Any] = known.get("controls", {})
-        self.randomization: dict[str, dict[str, Any]] = known.get("randomization", {})
-        self.reasons: dict[str, str] = known.get("reasons", {})
+        self.path, self.settings = path, settings
+        self.results, self.controls, self.reasons, self.randomization = (known.get(part, {}) for part in self.PARTS)
 
     def save(self) -> None:
         """Write the file atomically."""
-        parts = {name: getattr(self, name) for name in ("settings", "results", "controls", "reasons")}
-        text = json.dumps(parts | {"randomization": self.randomization})
+        parts = {name: getattr(self, name) for name in ("settings", *self.PARTS)}
         temporary = self.path.with_suffix(".new")
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(json.dumps(parts), encoding="utf-8")
         os.replace(temporary, self.path)
 
 
@@ -109,7 +102,8 @@ def measure(model: Model, photo: Photo, methods: Sequence[Method], cache: Cache,
 def areas(model: Model, photo: Photo, method: Method, judge: Evaluator, cache: Cache) -> dict[str, Any] | None:
     """Return the areas of one method, or None if it has none; the cache then stores the reason."""
     reason = method.applies(model.network) or ""
-    if method.name in FOR_ATTENTION and explainers.METHODS["attention_rollout"].applies(model.network):
+    # These run on every network, but differ from LRP only in their rules for attention.
+    if method.name in ("attn_lrp", "cp_lrp") and explainers.METHODS["attention_rollout"].applies(model.network):
         reason = f"made for attention between tokens, which {type(model.network).__name__} does not have"
     if method.returns == "channels":
         reason = "one value per channel, not a map"
@@ -123,7 +117,8 @@ def areas(model: Model, photo: Photo, method: Method, judge: Evaluator, cache: C
     except explainers.ExplainerError as error:
         cache.reasons[method.name] = str(error).partition(". ")[0]
         return None
-    rows: dict[str, Any] = {control: {name: found.controls[name][control] for name in METRICS} for control in SHOWN}
+    shown = CONTROLS.values()
+    rows: dict[str, Any] = {control: {name: found.controls[name][control] for name in METRICS} for control in shown}
     rows["spread"] = {name: found.spread[name] for name in METRICS}
     rounded = {row: {name: round(float(value[0]), 6) for name, value in each.items()} for row, each in rows.items()}
     cache.controls.setdefault(photo.name, rounded)

@@ -25,8 +25,6 @@ ENOUGH = 100
 """The number of images from which "not better than every control" is a result: with thirty images, a difference of two
 standard errors is still not significant. Fewer images can be enough to show that a method is better.
 """
-TEST = "sign-flip test"
-"""The test of the p-values, as the table and the page name it."""
 SIGNS = {"better": "+", "level": "=", "worse": "−"}
 
 QUESTIONS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions.json").read_text("utf-8"))
@@ -44,14 +42,8 @@ def verdicts(cache: Cache) -> dict[str, Any]:
     """Return the results of the page and of the table by method, in the order of METHODS."""
     methods = {name: verdict(cache, name) for name in explainers.METHODS}
     adjust(methods)
-    return {
-        "network": cache.settings["network"],
-        "precision": cache.settings["precision"],
-        "steps": cache.settings["steps"],
-        "photographs": len(cache.controls),
-        "test": TEST,
-        "methods": methods,
-    }
+    settings = {name: cache.settings[name] for name in ("network", "precision", "steps")}
+    return settings | {"photographs": len(cache.controls), "test": "sign-flip test", "methods": methods}
 
 
 def verdict(cache: Cache, name: str) -> Verdict:

@@ -21,7 +21,6 @@ from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
-PICTURE = "document.querySelector('#hl-first img')?.naturalWidth > 0"
 STATE = "document.documentElement.dataset.hlState === '{}'"
 ANSWERED = STATE.format("done")
 SIZE = {"viewport": {"width": 1440, "height": 900}}
@@ -140,7 +139,8 @@ def over_a_slow_line(browser: Any, _: argparse.Namespace) -> Parts:
             requests.clear()
             started, found = time.monotonic(), {}
             page.goto(server.url, wait_until="commit")
-            for name, condition in {"picture": PICTURE, "controls": READY, "map": f"{NUMBER} > 0"}.items():
+            picture = "document.querySelector('#hl-first img')?.naturalWidth > 0"
+            for name, condition in {"picture": picture, "controls": READY, "map": f"{NUMBER} > 0"}.items():
                 page.wait_for_function(condition, timeout=300_000)
                 found[name] = 1000 * (time.monotonic() - started)
                 # those in the memory of the browser do not count

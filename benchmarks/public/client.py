@@ -36,7 +36,6 @@ expected            security headers, written out: a comparison with the page's 
 """
 FILE = {"_type": "gradio.FileData"}
 TIME = 60
-STATUS = re.compile(rb"^HTTP/1\.1 (\d{3})", re.MULTILINE)
 SIDES = (224, 500, 1000, 1600, 3000)
 MAPS = ("grid", "pixels", "heat", "features")
 LAYERS = ("", "", "", "stages.1", "stages.2", "stages.4", "head")
@@ -60,15 +59,13 @@ def statuses(server: Server, head: str, body: Any = b"", seconds: float = TIME) 
     text = "\r\n".join([f"{first} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""])
     received = b""
     # A server may keep a connection open, or answer and reset it before it has read everything.
-    with (
-        socket.create_connection(server.address, timeout=seconds) as connection,
-        contextlib.suppress(TimeoutError, ConnectionError),
-    ):
+    connection = socket.create_connection(server.address, timeout=seconds)
+    with connection, contextlib.suppress(TimeoutError, ConnectionError):
         with contextlib.suppress(ConnectionError):
             connection.sendall(text.encode("latin-1") + body)
         while part := connection.recv(65536):
             received += part
-    return [int(found) for found in STATUS.findall(received)]
+    return [int(found) for found in re.findall(rb"^HTTP/1\.1 (\d{3})", received, re.MULTILINE)]
 
 
 def status(server: Server, head: str, body: Any = b"") -> int:

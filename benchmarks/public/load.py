@@ -25,18 +25,12 @@ from gradio_client import Client, handle_file
 from benchmarks.public.client import FILE, crop, repeatedly, status, upload
 from benchmarks.public.server import Row, Server, running, show
 
-DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
-FULL = ("Queue is full", "requests are in progress")
 MORE = 1.3
 """Times the number of requests that were sent before, which may be answered before a request."""
 EXTRA = 4
 """Answers more: the order in which requests are sent is not exactly the order in which they arrive."""
 LATE, TIMES = 300.0, 10.0
 """Seconds, and times as long as all users need one after the other, after which an answer is lost."""
-WAIT = {"timeout": 600.0}
-"""For the client, which otherwise gives up after a few seconds on a busy server."""
-AGAIN = 10.0
-"""Seconds until a user who was refused tries again."""
 METHODS = ("grad_cam", "hires_cam", "layer_cam", "saliency")
 
 
@@ -83,7 +77,7 @@ class Traffic:
                 found = user.answer(self.late)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {str(failure)[:150]}"
-            full = any(text in error for text in FULL)
+            full = "Queue is full" in error or "requests are in progress" in error
             with self._lock:
                 self._waiting -= 1
                 self.full += full
@@ -95,7 +89,7 @@ class Traffic:
                     answered = True
                 self.wrong += [error] if error and not full else []
             if full:
-                time.sleep(AGAIN)
+                time.sleep(10.0)
             done += not full
         return answered
 
@@ -110,7 +104,7 @@ def attack(server: Server, rng: random.Random, sent: list[int]) -> None:
     elif sent[-1] == 2:
         status(server, "GET /gradio_api/file=/etc/passwd")
     else:
-        file = {"path": upload(server, DAMAGED, "x.png"), "meta": FILE}
+        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + bytes(99), "x.png"), "meta": FILE}
         status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
 
 
@@ -122,7 +116,8 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
         def make(number: int) -> User:
             path = Path(folder) / f"{number}.jpg"
             path.write_bytes(crop(random.Random(number), 300))  # an image that no other user has
-            client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=WAIT)
+            patient = {"timeout": 600.0}  # otherwise it gives up after a few seconds on a busy server
+            client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=patient)
             return User(client, path, METHODS[number % 4])
 
         with ThreadPoolExecutor(8) as pool:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import httpx
 
-TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 180.0
 """Seconds until the first model must be loaded."""
@@ -66,11 +65,10 @@ def running(*arguments: str, before: str = "", wait: bool = True, **variables: s
             yield server
         finally:
             process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 def _wait(server: Server, model: bool) -> None:
@@ -91,7 +89,7 @@ def _wait(server: Server, model: bool) -> None:
 def processor_seconds(process: int) -> float:
     """Return the processor time of all threads of a process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def megabytes(process: int, name: str = "VmRSS") -> float:

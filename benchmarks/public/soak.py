@@ -29,10 +29,6 @@ from saliscope.compute.jobs.memory import IDLE
 
 QUOTA = limits.UPLOADS / limits.MB
 """Megabytes of the folder of uploads."""
-LATE = 60.0
-"""Seconds after which a request has failed."""
-PATIENCE = 0.7
-"""Seconds after which a slow method is stopped."""
 SETTLED = 6
 """Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
@@ -72,8 +68,8 @@ class Sample:
 def ask(server: Server, session: str, number: int, image: bytes, quick: bool = False) -> bool:
     """Ask the question with this number as a new visitor; return whether it failed."""
     try:
-        with httpx.Client(base_url=server.url, timeout=LATE) as client:
-            Visitor(client, session).ask(random.Random(number), PATIENCE, image, quick)
+        with httpx.Client(base_url=server.url, timeout=60.0) as client:
+            Visitor(client, session).ask(random.Random(number), 0.7, image, quick)
     except (httpx.HTTPError, RuntimeError):
         return True
     return False

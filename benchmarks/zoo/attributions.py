@@ -37,15 +37,13 @@ def steady(subject: Subject) -> str:
     alone = torch.cat([slope(images[n : n + 1]) for n in range(len(images))])
     same(alone, first, max(tolerance, subject.network.rounding), "one by one")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
-    modes = [module.training for module in model.modules()]
     model.train()
     try:
         found, words = slope(images), "the same in training mode"
     except explainers.UnsupportedModel as error:
         found, words = first, f"training mode is refused: {error}"
     changed = [module for module in model.modules() if not module.training]
-    for module, mode in zip(model.modules(), modes, strict=True):
-        module.training = mode
+    model.eval()
     expect(not changed, "the mode of a module has changed")
     for name, tensor in model.state_dict().items():
         expect(name not in before or torch.equal(tensor, before[name]), f"{name} has changed")

@@ -175,7 +175,7 @@ def layout(subject: Subject) -> str:
     spatial = [name for name, layer in layers.items() if layer.grid and min(layer.grid) > 1]
     names = list(dict.fromkeys([subject.default, *stages, *spatial[:: max(1, len(spatial) // 24)]]))
     shapes = {step.name: step.shape for step in subject.steps[0]}
-    subject.lit([name for name in names if len(shapes.get(name, ())) != 4 or subject.network.fixed])
+    subject.light([name for name in names if len(shapes.get(name, ())) != 4 or subject.network.fixed])
     wrong = [words for name in names if (words := _wrong_layout(subject, layers[name], shapes.get(name)))]
     expect(not wrong, f"{len(wrong)} of {len(names)} layers: " + "; ".join(wrong[:4]))
     return f"{len(names)} layers, {len(stages)} of them stages"

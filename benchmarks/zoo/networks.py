@@ -70,9 +70,8 @@ def packaged() -> Iterator[Network]:
     make = _of(f"torchvision.models.detection.{name}", **DETECTOR, **FEW_BOXES, **few)
     yield Network(f"torchvision {name}", make, **small, **found)
     name, few = "ssdlite320_mobilenet_v3_large", {"detections_per_img": 10, "score_thresh": 0.0}
-    yield Network(
-        f"torchvision {name}", _of(f"torchvision.models.detection.{name}", **DETECTOR, **few), seen=(320, 320), **found
-    )
+    make = _of(f"torchvision.models.detection.{name}", **DETECTOR, **few)
+    yield Network(f"torchvision {name}", make, seen=(320, 320), **found)
     yield Network("torchvision retinanet_resnet18_fpn", _retinanet, finish=_unsaturated, **small, **found)
 
 
@@ -91,10 +90,8 @@ def _transformers(name: str, config: str, **options: Any) -> Any:
     """Return a function that builds a network of transformers from the name and options of its configuration."""
 
     def configured(config: str, **options: Any) -> Any:
-        inner = {
-            key: configured(**each) for key, each in options.items() if isinstance(each, dict) and "config" in each
-        }
-        return _of(f"transformers.{config}", **options | inner)(SQUARE)
+        own = {key: configured(**each) for key, each in options.items() if isinstance(each, dict) and "config" in each}
+        return _of(f"transformers.{config}", **options | own)(SQUARE)
 
     return lambda size: _of(f"transformers.{name}", config=configured(config, **options))(size)
 
@@ -110,9 +107,8 @@ def _retinanet(size: Size) -> nn.Module:
     """Use only the backbone's last stage: the heads run on every level and take most of the time."""
     detection = importlib.import_module("torchvision.models.detection")
     anchors = detection.anchor_utils.AnchorGenerator(((64,), (128,)), ((0.5, 1.0, 2.0),) * 2)
-    backbone = detection.backbone_utils.resnet_fpn_backbone(
-        backbone_name="resnet18", weights=None, trainable_layers=5, returned_layers=[4]
-    )
+    make = detection.backbone_utils.resnet_fpn_backbone
+    backbone = make(backbone_name="resnet18", weights=None, trainable_layers=5, returned_layers=[4])
     few = {"min_size": 128, "max_size": 160, "detections_per_img": 10, "score_thresh": 0.0}
     return detection.RetinaNet(backbone, 4, anchor_generator=anchors, **few)
 

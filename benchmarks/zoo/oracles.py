@@ -191,10 +191,8 @@ def centers(changes: Tensor, least: float = 0.0) -> list[Tensor]:
     relative = relative / relative.mean(0).clamp(min=max(1e-300, least * float(relative.mean())))
     weights = (relative / relative.amax((1, 2), keepdim=True).clamp(min=1e-300)) ** 16
     weights = weights / weights.sum((1, 2), keepdim=True).clamp(min=1e-300)
-    return [
-        (weights.sum(2 - axis) * (torch.arange(cells, dtype=torch.float64) + 0.5) / cells).sum(1)
-        for axis, cells in enumerate(changes.shape[1:])
-    ]
+    places = [(torch.arange(cells, dtype=torch.float64) + 0.5) / cells for cells in changes.shape[1:]]
+    return [(weights.sum(2 - axis) * place).sum(1) for axis, place in enumerate(places)]
 
 
 def correlation(one: Tensor, other: Tensor) -> float:

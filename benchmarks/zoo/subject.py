@@ -71,7 +71,7 @@ class Subject:
         self.model = randomize(model, network.call(model), self.images)
         if network.finish:
             self.model = network.finish(self.model)
-        self._lit: dict[str, tuple[Tensor, list[Lit]]] = {}
+        self.lit: dict[str, tuple[Tensor, list[Lit]]] = {}
         self.target, self.seen = network.target, network.seen or size
         self.options = self.options_for(self.model)
 
@@ -154,18 +154,14 @@ class Subject:
     def steps(self) -> tuple[list[Step], int]:
         return steps(self.model, self.score(), self.images[:1])
 
-    def lit(self, names: list[str]) -> dict[str, tuple[Tensor, list[Lit]]]:
-        """Return the outputs of these calls for the first image, and for the image with each patch."""
-        missing = [name for name in names if name not in self._lit]
+    def light(self, names: list[str]) -> None:
+        """Store the outputs of these calls for the first image, and for the image with each patch."""
+        missing = [name for name in names if name not in self.lit]
         if missing:
             score, one = self.score(), self.images[:1]
-            before = outputs(self.model, score, one, missing)
-            after: dict[str, list[Lit]] = {name: [] for name in before}
-            for changed, position in patches(one):
-                for name, tensor in outputs(self.model, score, changed, missing).items():
-                    after[name].append((tensor, position))
-            self._lit |= {name: (before[name], after[name]) for name in before}
-        return {name: self._lit[name] for name in names if name in self._lit}
+            after = [(outputs(self.model, score, image, missing), position) for image, position in patches(one)]
+            for name, before in outputs(self.model, score, one, missing).items():
+                self.lit[name] = before, [(found[name], position) for found, position in after]
 
     @cached_property
     def turned(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -214,7 +210,8 @@ class Subject:
         seen = None if pooled else self.follows(name, layout)
         if seen is not None:
             return float(seen)
-        ((before, after),) = self.lit([name]).values()
+        self.light([name])
+        before, after = self.lit[name]
         same = all(tensor.shape == before.shape for tensor, _ in after)
         return lit(layout, before, after) if same else 0.0
 

@@ -19,6 +19,7 @@ from playwright.sync_api import Error, sync_playwright
 from benchmarks.public.client import Result
 from benchmarks.public.server import ROOT, Server, running
 from tests.saliscope.browser.conftest import ARGUMENTS, Visit, chromium
+from tests.support.image_files import save
 
 PAYLOADS = (
     "<img src=x onerror=ran()>",
@@ -38,14 +39,12 @@ ANSWERED = """() => { const kind = document.documentElement.dataset.hlState;
 """Also if a link has no image, so that there is nothing to compute."""
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
-BUTTONS = ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure")
 PATIENCE = 60_000
 NAMES = [payload.replace("/", "\u2215") for payload in PAYLOADS]
 """Payloads as file names, which have no slashes."""
-ITEMS = ("Figure, SVG", "Figure, PDF", "Bundle")
-PAGE = ROOT / "saliscope" / "page"
 MODEL, WORDS = "scripts", "words"
 CODE = """
+from collections import OrderedDict
 from torch import nn
 PAYLOADS = {payloads!r}
 TITLE, CLASSES, WEIGHTS = PAYLOADS[0], len(PAYLOADS), PAYLOADS[2]
@@ -53,15 +52,12 @@ PREPROCESSING = {{"size": 64, "resize": 64, "mean": (0.5,) * 3, "std": (0.5,) * 
 def labels():
     return list(PAYLOADS)
 def build():
-    network = nn.Sequential()
+    layers = OrderedDict()
     for number, payload in enumerate(PAYLOADS):
-        name, block = payload.replace(".", "\u2024"), nn.Sequential()
-        block.add_module(name, nn.Conv2d(8 if number else 3, 8, 3, 2 if number < 3 else 1, 1))
-        block.add_module("relu", nn.ReLU())
-        network.add_module(name, block)
-    for name, layer in {{"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(8, CLASSES)}}.items():
-        network.add_module(name, layer)
-    return network
+        name, conv = payload.replace(".", "\u2024"), nn.Conv2d(8 if number else 3, 8, 3, 2 if number < 3 else 1, 1)
+        layers[name] = nn.Sequential(OrderedDict({{name: conv, "relu": nn.ReLU()}}))
+    layers |= {{"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(8, CLASSES)}}
+    return nn.Sequential(layers)
 """
 TEXT = """
 from tests.support.two_encoders import build
@@ -87,10 +83,6 @@ class Browser(Visit):
         """Open the page and wait for its answer."""
         self.page.goto("about:blank")  # an address that differs in its fragment only would not be loaded
         self.page.goto(f"{self.address}/{query}")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until the page has an answer."""
         self.until(ANSWERED)
 
     def new_hits(self) -> int:
@@ -136,7 +128,7 @@ class Browser(Visit):
 
     def use_everything(self) -> None:
         """Click the buttons that start something, and point at what has hints."""
-        for button in BUTTONS:
+        for button in ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure"):
             self.click(button)
         self.page.wait_for_timeout(1500)
         for target in self.page.locator("#hl-main canvas:visible, #hl-main [title]:visible").all()[:8]:
@@ -204,7 +196,7 @@ def scripts(server: Server) -> Iterator[Result]:
 def parameters() -> list[str]:
     """Return the names of all parameters in the addresses of the page, from its scripts."""
     names = {"run", "image", "bundle", "view", "__theme", "theme", "deep_link"}  # of reports and of Gradio
-    for script in PAGE.rglob("*.js"):
+    for script in (ROOT / "saliscope" / "page").rglob("*.js"):
         text = script.read_text(encoding="utf-8")
         if "bindParameters" in text:
             for listed in re.findall(r"(?:bindParameters\(\s*|NAMES = |REQUEST_PARAMETERS = )\[([^\]]+)\]", text):
@@ -232,9 +224,7 @@ def links(browser: Browser) -> Iterator[Result]:
 
 
 def _image(side: int = 64) -> bytes:
-    file = io.BytesIO()
-    Image.effect_noise((side, side), 90).convert("RGB").save(file, "PNG")
-    return file.getvalue()
+    return save(Image.effect_noise((side, side), 90).convert("RGB"), "PNG")
 
 
 def _files(browser: Browser) -> Iterator[Result]:
@@ -243,7 +233,7 @@ def _files(browser: Browser) -> Iterator[Result]:
         browser.open()
         chosen = browser.choose_files(f"{name}.png", _image())
         browser.page.wait_for_timeout(1000)
-        browser.settle()
+        browser.until(ANSWERED)
         for _ in browser.views():  # second images
             chosen += browser.choose_files(f"{name}.png", _image(80))
             browser.page.wait_for_timeout(300)
@@ -301,7 +291,7 @@ def _texts(browser: Browser, folder: Path) -> Iterator[Result]:
     for view in browser.views():
         browser.use_everything()
         yield Result(f"the view {view} of this network", browser.new_hits(), 0)
-    for item in ITEMS:
+    for item in ("Figure, SVG", "Figure, PDF", "Bundle"):
         browser.open()
         browser.click("Save", "#hl-overlay")
         button = page.locator("#hl-overlay").get_by_role("button", name=item).first
@@ -319,7 +309,7 @@ def _sentences(browser: Browser) -> Iterator[Result]:
         field.fill(payload)
         field.press("Enter")
         page.wait_for_timeout(700)
-        browser.settle()
+        browser.until(ANSWERED)
         yield Result(f"the sentence {payload[:12]} is shown", payload in page.locator("#hl-status").inner_text(), True)
         yield Result(f"sentences with {payload[:24]}", browser.new_hits(), 0)
     for view in browser.views():

@@ -98,8 +98,6 @@ def streams(server: Server) -> Iterator[Result]:
 
 PARTS = 30
 """Megabytes of one upload."""
-SWEEPS = 4
-"""Cleanups until an old file must be gone."""
 
 
 def disk(server: Server) -> Iterator[Result]:
@@ -124,7 +122,7 @@ def old_files(server: Server) -> Iterator[Result]:
         path.touch()
         for each in {path, path.parent} - {server.uploads}:
             os.utime(each, (now, now - (0.5 if path == young else 1.01) * limits.KEEP))
-    until = time.monotonic() + SWEEPS * limits.SWEEP
+    until = time.monotonic() + 4 * limits.SWEEP  # cleanups
     while time.monotonic() < until and any(path.exists() for path in old):
         time.sleep(0.2)
     yield Result("an upload, one of an earlier process, and a part stay", [path.exists() for path in old], [False] * 3)
@@ -161,7 +159,6 @@ STARTS = {
     "drops": "GET /",
     "drops after an answer": ROBOTS + "\r\n",
 }
-STREAM = "GET /gradio_api/queue/data?session_hash=unread{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
 def one_visitor(server: Server) -> Iterator[Result]:
@@ -314,11 +311,12 @@ def never_read(server: Server) -> Iterator[Result]:
     asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
     event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())
     message = {"data": [], "fn_index": event["id"], "event_data": asked}
+    stream = "GET /gradio_api/queue/data?session_hash=unread{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for streams in (False, True):
         for number in range(SESSIONS):
             name = f"unread{number}" if streams else f"without{number}"
             status(server, "POST /gradio_api/queue/join", {**message, "session_hash": name})
-        with connections(server, SESSIONS * streams, STREAM):
+        with connections(server, SESSIONS * streams, stream):
             served = _is_served(server, PATIENCE)
             words = f"another visitor is served while there are {SESSIONS} sessions, streams: {streams}"
             yield Result(words, served, True)

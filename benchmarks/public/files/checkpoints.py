@@ -17,8 +17,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor, process
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -277,7 +276,7 @@ def load(every: int = 1, before: str = "", first: int | None = None) -> tuple[Ro
             path.write_bytes(content() if callable(content) else content)
             try:
                 outcome, seconds, memory = pool.submit(attempt, path).result()
-            except BrokenProcessPool:
+            except process.BrokenProcessPool:
                 outcome, seconds, memory, pool = "!the process ended", 0.0, 0.0, start()
             path.unlink()
             if marker.exists():

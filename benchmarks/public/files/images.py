@@ -26,8 +26,6 @@ from tests.support.band_files import KINDS, npy_file, tiff_file, values
 from tests.support.image_files import chunk, declared, fuzz_seeds, mutations, png, save, scene
 
 VALID, REFUSED, EITHER = "opened", "refused", "either"
-COMMENT = b"\x21\xfe" + b"\xff" + b"a" * 255
-CONTROL = b"\x21\xf9\x04\x00\x01\x00\x00\x00"
 
 
 @dataclass(frozen=True)
@@ -298,8 +296,8 @@ def floods() -> Iterator[Case]:
         "JPEG with two million restart markers before its segments": (gray["JPEG"], 2, b"\xff\xd0", 2_000_000),
         "JPEG with 30 million fill bytes": (gray["JPEG"], 2, b"\xff", 30_000_000),
         "GIF with 400,000 comments": (gray["GIF"], colors, b"\x21\xfe\x01a\x00", 400_000),
-        "GIF with 400,000 extensions": (gray["GIF"], colors, CONTROL, 400_000),
-        "GIF with a comment of 30 MB": (gray["GIF"], colors, COMMENT, 100_000),
+        "GIF with 400,000 extensions": (gray["GIF"], colors, b"\x21\xf9\x04\x00\x01\x00\x00\x00", 400_000),
+        "GIF with a comment of 30 MB": (gray["GIF"], colors, b"\x21\xfe\xff" + b"a" * 255, 100_000),
     }
     for name, given in parts.items():
         yield case("floods", name, EITHER, _inserted, *given)
