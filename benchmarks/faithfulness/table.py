@@ -104,10 +104,9 @@ def rounded(pair: Iterable[float]) -> list[float | None]:
 def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
     """Return the rows of the table, best first; methods without results follow with their reasons."""
     methods = found["methods"]
-    measured = [name for name in methods if methods[name]["n"]]
-    measured.sort(key=lambda name: methods[name]["deletion"][0] - methods[name]["insertion"][0])
+    ranks = {name: one["deletion"][0] - one["insertion"][0] if one["n"] else math.inf for name, one in methods.items()}
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for name in [*measured, *(name for name in methods if name not in measured)]:
+    for name in sorted(methods, key=lambda name: ranks[name]):
         one, method, forwards = methods[name], explainers.METHODS[name], passes.get(name)
         needs = {"attention": method.family == "attention", "a layer": method.takes_layer}
         needs["a gradient"] = method.gradients

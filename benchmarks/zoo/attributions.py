@@ -25,7 +25,7 @@ NODES = 3
 @check("steady")
 def steady(subject: Subject) -> str:
     """Gradients are the same in two calls, one image at a time and in training mode; the model does not change."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
 
     def slope(images: Tensor) -> Tensor:
         return explainers.saliency(model, images, subject.target, **subject.options_for(model))
@@ -54,7 +54,7 @@ def steady(subject: Subject) -> str:
 @check("IG")
 def integrated_gradients(subject: Subject) -> str:
     """Integrated gradients at three points by autograd, whose gradient central differences confirm."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
     x, score = images[:1], subject.score(subject.plain(model))
     actual = explainers.integrated_gradients(model, x, subject.target, steps=NODES, **subject.options_for(model))
     points, weights = (torch.tensor(each).to(x) for each in numpy.polynomial.legendre.leggauss(NODES))
@@ -71,7 +71,7 @@ def integrated_gradients(subject: Subject) -> str:
 @check("DeepLIFT")
 def deep_lift(subject: Subject) -> str:
     """The sum is the score minus that of a black image."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
     score, options = subject.score(model), subject.options_for(model)
     with torch.no_grad():
         changes = score(images) - score(torch.zeros_like(images))
@@ -93,7 +93,7 @@ def _few(values: Tensor) -> str:
 @check("LRP")
 def lrp(subject: Subject) -> str:
     """The epsilon rule conserves the score of a copy without additive constants."""
-    model, images, _ = subject.in_float64()
+    model, images, _ = subject.in_float64
     plain = without_constants(copy.deepcopy(model))
     score, x, options = subject.score(plain), images[:1], subject.options_for(plain)
     with torch.no_grad():

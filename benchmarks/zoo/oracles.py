@@ -157,7 +157,7 @@ def patches(images: Tensor) -> list[Lit]:
 
 def candidates(shape: tuple[int, ...], size: tuple[int, int]) -> list[Layout]:
     """Return all layouts of a tensor of one image that fit the image's proportions."""
-    if shape[0] != 1 or len(shape) not in (3, 4):
+    if len(shape) not in (3, 4) or shape[0] != 1:
         return []
     if len(shape) == 4:
         found = [Layout(axes, (shape[axes[0]], shape[axes[1]])) for axes in ((1, 2), (2, 3))]

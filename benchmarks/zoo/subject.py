@@ -92,14 +92,16 @@ class Subject:
 
         return score
 
+    @cached_property
     def in_float64(self) -> tuple[nn.Module, Tensor, float]:
         """Return network, images and tolerance in float64, or in float32 if the network cannot run in float64."""
+        precise, images = copy.deepcopy(self.model).double(), self.images.double()
         try:
             with torch.no_grad():
-                self.score(self.precise)(self.images[:1].double())
+                self.score(precise)(images[:1])
         except (RuntimeError, TypeError, ValueError):
             return self.model, self.images, 2e-3
-        return self.precise, self.images.double(), 1e-5
+        return precise, images, 1e-5
 
     def plain(self, model: nn.Module | None = None) -> nn.Module:
         """Return the network without checkpoints, inside which hooks see no gradient."""
@@ -133,17 +135,8 @@ class Subject:
         return explainers.channel_effects(self.model, self.images[:1], self.target, **self.options)
 
     @cached_property
-    def precise(self) -> nn.Module:
-        """Return a copy in float64."""
-        return copy.deepcopy(self.model).double()
-
-    @cached_property
     def layers(self) -> list[explainers.Layer]:
         return explainers.list_layers(self.model, self.images[:1], **self.options)
-
-    def placement(self, name: str) -> explainers.Placement | None:
-        """Return where the cells of a layer lie, None if they cover the image evenly."""
-        return next((layer.placement for layer in self.layers if layer.name == name), None)
 
     @cached_property
     def default(self) -> str:
@@ -153,6 +146,11 @@ class Subject:
     @cached_property
     def steps(self) -> tuple[list[Step], int]:
         return steps(self.model, self.score(), self.images[:1])
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all outputs."""
+        return {step.name: step.shape for step in self.steps[0]}
 
     def light(self, names: list[str]) -> None:
         """Store the outputs of these calls for the first image, and for the image with each patch."""
@@ -185,8 +183,9 @@ class Subject:
         turns = (upright[rows], upright[columns]) == (lying[columns], lying[rows])
         return turns and upright[rows] != upright[columns] and upright[other] == lying[other]
 
-    def best(self, name: str, shape: tuple[int, ...]) -> tuple[float, Layout | None]:
+    def best(self, name: str) -> tuple[float, Layout | None]:
         """Return the layout with the best evidence and its value; ties go to the layout with fewer extra tokens."""
+        shape = self.shapes.get(name, ())
         found = candidates(shape, self.seen)
         rated = [(self.evidence(name, each) - 0.01 * each.extra, each) for each in found]
         value, layout = max(rated, key=lambda pair: pair[0], default=(0.0, None))
@@ -217,8 +216,7 @@ class Subject:
 
     def layout(self, name: str) -> Layout | None:
         """Return the layout of a call's output from evidence."""
-        shape = next((step.shape for step in self.steps[0] if step.name == name), ())
-        return self.best(name, shape)[1]
+        return self.best(name)[1]
 
 
 # Random weights that make every part of a network matter, so that an error in any of them is visible
