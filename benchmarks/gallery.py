@@ -14,7 +14,7 @@ from jinja2 import Template
 from PIL import Image
 
 import explainers
-from benchmarks.faithfulness.table import question
+from benchmarks.faithfulness.measure import question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES

@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from benchmarks.public.server import ROOT, processor_seconds, running
+from benchmarks.public.client import ROOT, processor_seconds, running
 from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"

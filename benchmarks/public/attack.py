@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks.public.attacks import decoder, http, pages, users
-from benchmarks.public.client import Result, answers_correctly
-from benchmarks.public.server import Row, Server, running, show
+from benchmarks.public.client import Result, Row, Server, answers_correctly, running, show
 
 ERROR = re.compile(r"Traceback|\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
 """A line of the log about an error, the first and the last one of a traceback."""

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 
 from benchmarks.public import load, soak
 from benchmarks.public.attacks import http, users
-from benchmarks.public.client import Result
+from benchmarks.public.client import Result, Row, Server, running, show
 from benchmarks.public.files import checkpoints
-from benchmarks.public.server import Row, Server, running, show
 
 SWAPPED = """import functools
 from saliscope.page.serving import endpoints

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.public.client import Row, show
 from benchmarks.public.files import checkpoints, images
 from benchmarks.public.files.images import REFUSED, VALID, Case
-from benchmarks.public.server import Row, show
 from saliscope.errors import Refused
 from saliscope.images.bands import SHOWN_AS_IMAGE
 from saliscope.images.decoder import pool

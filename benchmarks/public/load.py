@@ -22,8 +22,7 @@ from typing import Any
 
 from gradio_client import Client, handle_file
 
-from benchmarks.public.client import FILE, crop, repeatedly, status, upload
-from benchmarks.public.server import Row, Server, running, show
+from benchmarks.public.client import FILE, Row, Server, crop, repeatedly, running, show, status, upload
 
 MORE = 1.3
 """Times the number of requests that were sent before, which may be answered before a request."""

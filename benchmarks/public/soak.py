@@ -22,8 +22,7 @@ import httpx
 from scipy import stats  # a requirement of scikit-learn
 
 from benchmarks.public import meter
-from benchmarks.public.client import SIDES, Visitor, crop
-from benchmarks.public.server import Row, Server, megabytes, running, show
+from benchmarks.public.client import SIDES, Row, Server, Visitor, crop, megabytes, running, show
 from saliscope import limits
 from saliscope.compute.jobs.memory import IDLE
 

@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode
 
 import explainers
 from benchmarks import gallery
-from benchmarks.faithfulness import table as results
+from benchmarks.faithfulness import measure as results
 from benchmarks.faithfulness.measure import CONTROLS, Cache, measure, paths, photographs, randomize
 from benchmarks.significance import evaluations
 from explainers.registry import METHODS

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.public.client import IMAGE, Result, explain, upload
-from benchmarks.public.server import Server, children
+from benchmarks.public.client import IMAGE, Result, Server, children, explain, upload
 from saliscope import limits
 from saliscope.images.decoder import pool, sandbox
 from tests.saliscope.images.test_sandbox import REFUSED, Victim, attempt

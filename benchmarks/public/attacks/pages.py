@@ -16,8 +16,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Error, sync_playwright
 
-from benchmarks.public.client import Result
-from benchmarks.public.server import ROOT, Server, running
+from benchmarks.public.client import ROOT, Result, Server, running
 from tests.saliscope.browser.conftest import ARGUMENTS, Visit, chromium
 from tests.support.image_files import save
 

@@ -17,8 +17,7 @@ import httpx
 
 from benchmarks.public import client
 from benchmarks.public.attacks.http import PART
-from benchmarks.public.client import FILE, IMAGE, Result, call, check, connections, explain, status, upload
-from benchmarks.public.server import Server, megabytes, processor_seconds
+from benchmarks.public.client import FILE, IMAGE, Result, Server, call, check, connections, explain, status, upload
 from saliscope import limits
 from saliscope.cli import serving
 
@@ -223,8 +222,8 @@ def tiny_chunks(server: Server) -> Iterator[Result]:
 
 def huge_bodies(server: Server) -> Iterator[Result]:
     """Send many empty lists, which take seconds to parse and gigabytes of memory."""
-    before, lists = megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
-    found, started = set[int](), processor_seconds(server.process.pid)
+    before, lists = client.megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
+    found, started = set[int](), client.processor_seconds(server.process.pid)
     with client.repeatedly(lambda: found.add(status(server, "GET /robots.txt")), pause=0.02):
         for route, size, expected in (
             ("/mcp", len(lists), 404),
@@ -234,7 +233,7 @@ def huge_bodies(server: Server) -> Iterator[Result]:
         ):
             answer = httpx.post(server.url + route, content=lists[:size], timeout=60)
             yield Result(f"POST {route}: {size >> 20} MB of lists", answer.status_code, expected)
-    used = processor_seconds(server.process.pid) - started
+    used = client.processor_seconds(server.process.pid) - started
     yield Result("answers meanwhile", found, {200})
     yield Result(f"huge bodies take {used:.1f} s, more than {BUSY:g} s of processor time", used > BUSY, False)
     head = f"POST /mcp\r\nContent-Length: {limits.AGENT}\r\nContent-Type: application/json"
@@ -244,7 +243,7 @@ def huge_bodies(server: Server) -> Iterator[Result]:
 
 def unfinished_bodies(server: Server) -> Iterator[Result]:
     """Send bodies without their ends."""
-    before = megabytes(server.process.pid)
+    before = client.megabytes(server.process.pid)
     for route, size, start in (
         ("queue/join", limits.BODY, b"["),
         ("upload", limits.UPLOAD, PART),
@@ -267,7 +266,7 @@ def unfinished_bodies(server: Server) -> Iterator[Result]:
 
 def _memory(name: str, server: Server, before: float) -> Result:
     """Return whether the server has more memory than before, except for what a request needs."""
-    grown = megabytes(server.process.pid) - before
+    grown = client.megabytes(server.process.pid) - before
     return Result(f"memory after {name} has grown by {grown:+.0f} MB", grown > PEAK, False)
 
 
@@ -306,7 +305,7 @@ def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
 
 def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
-    before = megabytes(server.process.pid)
+    before = client.megabytes(server.process.pid)
     config = httpx.get(f"{server.url}/config", timeout=60).json()
     asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
     event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())
