@@ -21,13 +21,12 @@ from torchcam.metrics import DeletionInsertionMetric
 from torchvision.models.resnet import BasicBlock, ResNet
 
 import explainers
-from benchmarks.timing import UNIT
 from explainers.call.fused_copy import computes_bf16
 from saliscope.zoo import load_model
 
 Contenders = dict[str, Callable[[], object]]
 """One call of the method by name."""
-OURS = "saliscope"
+OURS, UNIT = "saliscope", "bare forward"
 CLASS = 3
 LITE = "efficientnet_lite0"
 BF16 = computes_bf16(torch.device("cpu"))

@@ -93,15 +93,8 @@ class Browser(Visit):
 
     def views(self) -> Iterator[str]:
         """Open every view, and every part of it; yield its name."""
-        tabs = self.page.locator("#hl-navigation [role=tab]")
-        for number in range(tabs.count()):
-            tabs.nth(number).click()
-            yield from self._parts(tabs.nth(number).inner_text())
-        entries = self.page.locator("#hl-menu [role=menuitem]")
-        for number in range(entries.count()):
-            self.page.locator("#hl-navigation [aria-haspopup=menu]").first.click()
-            name = entries.nth(number).inner_text()
-            entries.nth(number).click()
+        for name in self.page.locator("#hl-navigation [role=tab], #hl-menu [role=menuitem]").all_inner_texts():
+            self.open_view(name)
             self.page.keyboard.press("Escape")
             yield from self._parts(name)
 
