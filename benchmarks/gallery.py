@@ -77,10 +77,9 @@ def save(image: Image.Image, name: str) -> None:
 
 def page(predictions: str) -> str:
     """Return docs/gallery.md; `predictions` says what the network predicts for the images."""
-    groups = {
-        GROUP_TITLES[group]: [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
-        for group, lines in LINES.items()
-    }
+    groups = {}
+    for group, lines in LINES.items():
+        groups[GROUP_TITLES[group]] = [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
     template = Template(Path(__file__).with_suffix(".md").read_text("utf-8"), keep_trailing_newline=True)
     values = {"network": "EfficientNet-Lite0", "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
     functions = {"maps": maps_of, "guide": guide, "question": question, "cost": cost, "verdict": verdict}

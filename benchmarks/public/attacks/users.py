@@ -152,12 +152,8 @@ PEAK = 64.0
 """Megabytes that refused bodies may take while they are received, and that may stay."""
 PATIENCE = 600.0
 ROBOTS = "GET /robots.txt HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-STARTS = {
-    "nothing": "",
-    "a part": "GET / HTTP/1.1\r\nHost: ",
-    "drops": "GET /",
-    "drops after an answer": ROBOTS + "\r\n",
-}
+STARTS = {"nothing": "", "a part": "GET / HTTP/1.1\r\nHost: ", "drops": "GET /"}
+STARTS["drops after an answer"] = ROBOTS + "\r\n"
 
 
 def one_visitor(server: Server) -> Iterator[Result]:
@@ -189,10 +185,8 @@ def _is_closed(connection: socket.socket, drop: bytes = b"", seconds: float = 0.
         connection.sendall(drop)
         while connection.recv(65536):
             connection.settimeout(max(0.001, until - time.monotonic()))
-    except TimeoutError:
-        return False
-    except OSError:  # a reset
-        return True
+    except OSError as error:
+        return not isinstance(error, TimeoutError)  # but a reset
     return True
 
 
@@ -225,12 +219,8 @@ def huge_bodies(server: Server) -> Iterator[Result]:
     before, lists = client.megabytes(server.process.pid), b"[" + b"[]," * (limits.AGENT // 3 - 2) + b"0]"
     found, started = set[int](), client.processor_seconds(server.process.pid)
     with client.repeatedly(lambda: found.add(status(server, "GET /robots.txt")), pause=0.02):
-        for route, size, expected in (
-            ("/mcp", len(lists), 404),
-            ("/gradio_api/queue/join", limits.BODY, 400),
-            ("/gradio_api/call/explain", limits.BODY, 400),
-            ("/gradio_api/run/explain", limits.BODY, 400),
-        ):
+        routes = ("/gradio_api/queue/join", "/gradio_api/call/explain", "/gradio_api/run/explain")
+        for route, size, expected in (("/mcp", len(lists), 404), *((route, limits.BODY, 400) for route in routes)):
             answer = httpx.post(server.url + route, content=lists[:size], timeout=60)
             yield Result(f"POST {route}: {size >> 20} MB of lists", answer.status_code, expected)
     used = client.processor_seconds(server.process.pid) - started
@@ -244,11 +234,8 @@ def huge_bodies(server: Server) -> Iterator[Result]:
 def unfinished_bodies(server: Server) -> Iterator[Result]:
     """Send bodies without their ends."""
     before = client.megabytes(server.process.pid)
-    for route, size, start in (
-        ("queue/join", limits.BODY, b"["),
-        ("upload", limits.UPLOAD, PART),
-        ("upload", limits.UPLOAD, b"no part"),
-    ):
+    kinds = (("queue/join", limits.BODY, b"["), ("upload", limits.UPLOAD, PART), ("upload", limits.UPLOAD, b"no part"))
+    for route, size, start in kinds:
         kind = "multipart/form-data; boundary=b" if route == "upload" else "application/json"
         head = f"POST /gradio_api/{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n"
         with connections(server, UNFINISHED, f"{head}Content-Length: {size}\r\n\r\n") as open_ones:
