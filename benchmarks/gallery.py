@@ -133,9 +133,7 @@ def verdict(method: explainers.Method) -> str:
 
 def predictions(model: Model, images: list[Image.Image]) -> str:
     """Return the top predictions of the network in words."""
-    found = []
-    for image in images:
-        found.append(model.labels[int(model.network(model.prepare(image)).argmax())])
+    found = [model.labels[int(model.network(model.prepare(image)).argmax())] for image in images]
     return f"{', '.join(found[:-1])} and {found[-1]}"
 
 

@@ -56,11 +56,10 @@ class Traffic:
     def __init__(self, until: float, late: float) -> None:
         self.end, self.late = until, late
         self._waiting, self._lock = 0, threading.Lock()
-        self.seconds: list[float] = []
-        self.before: list[int] = []
-        """Requests without an answer when a request was sent, with this one."""
-        self.until: list[int] = []
-        """Answers to all users from then until its own, with this one."""
+        self.answers: list[tuple[float, int, int]] = []
+        """The seconds, the requests without an answer when it was sent, and the answers to all users from then until
+        its own; with this one.
+        """
         self.wrong: list[str] = []
         self.full = 0
 
@@ -70,7 +69,7 @@ class Traffic:
         while done < rounds and time.monotonic() < self.end:
             with self._lock:
                 self._waiting += 1
-                before, answers, started = self._waiting, len(self.seconds), time.monotonic()
+                before, answers, started = self._waiting, len(self.answers), time.monotonic()
             found, error = None, ""
             try:
                 found = user.answer(self.late)
@@ -81,9 +80,8 @@ class Traffic:
                 self._waiting -= 1
                 self.full += full
                 if not error:
-                    self.seconds.append(time.monotonic() - started)
-                    self.before.append(before)
-                    self.until.append(len(self.seconds) - answers)
+                    seconds = time.monotonic() - started
+                    self.answers.append((seconds, before, len(self.answers) + 1 - answers))
                     error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
                     answered = True
                 self.wrong += [error] if error and not full else []
@@ -131,14 +129,14 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
             served = sum(pool.map(lambda user: traffic.ask(user, rounds), users))
     full, wrong = traffic.full, traffic.wrong
     one, distinct = statistics.mean(times[len(times) // 4 :]), len({user.expected for user in users})
-    kinds = (traffic.seconds, traffic.before, traffic.until)
-    late, most_before, most_until = (sorted(row)[int(0.95 * len(row))] if row else 0 for row in kinds)
+    columns = [sorted(column) for column in zip(*traffic.answers or [(0.0, 0, 0)], strict=True)]
+    late, most_before, most_until = (column[int(0.95 * len(column))] for column in columns)
     most, fair = f"{most_until}, sent before {most_before}", most_until <= MORE * most_before + EXTRA
     rows = [
         Row("users", f"{count}, {distinct} different answers", "all different", distinct == count),
         Row("users with answers", f"{served} of {count}", "all", served == count),
         Row("wrong answers and other errors", str(len(wrong)), "0", not wrong),
-        Row("refusals because the queue is full", f"{full} of {full + len(traffic.seconds)} requests", "-", True),
+        Row("refusals because the queue is full", f"{full} of {full + len(traffic.answers)} requests", "-", True),
         Row("hostile requests", str(len(sent)), "-", True),
         Row("one request without others", f"{one:.2f} s", "-", True),
         Row("95th percentile", f"{late:.1f} s", "-", True),

@@ -138,8 +138,7 @@ def tasks() -> Iterator[Network]:
 
     detector: dict[str, Any] = {"kind": "detector", "rounding": 5e-3}
     sentence: dict[str, Any] = {"forward": _with_a_sentence, "sizes": (SQUARE,)}
-    candidates = lambda output: output.logits.softmax(-1)[..., 3].sum(1)  # noqa: E731
-    yield network("DetrForObjectDetection", candidates, **detector)
+    yield network("DetrForObjectDetection", lambda output: output.logits.softmax(-1)[..., 3].sum(1), **detector)
     # They select queries by their scores, so differences of scores do not approximate the gradient.
     objects = lambda output: output.logits.sigmoid()[..., 3].sum(1)  # noqa: E731
     yield network("RTDetrV2ForObjectDetection", objects, "integrated_gradients", **detector)

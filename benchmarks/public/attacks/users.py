@@ -70,13 +70,12 @@ def users(server: Server) -> Iterator[Result]:
 
 def _is_sent(server: Server, event: str) -> bool:
     """Return whether the server sends the result of an event; it ends the answer early if it does not know it."""
-    text = ""
+    parts = list[str]()
     address = f"{server.url}/gradio_api/call/list_models/{event}"
     ended = (httpx.RemoteProtocolError, httpx.ReadTimeout)  # a stream without an answer sends nothing but heartbeats
     with contextlib.suppress(*ended), httpx.stream("GET", address, timeout=5) as stream:
-        for part in stream.iter_text():
-            text += part
-    return "complete" in text
+        parts.extend(stream.iter_text())
+    return "complete" in "".join(parts)
 
 
 def streams(server: Server) -> Iterator[Result]:
