@@ -84,7 +84,8 @@ class Traffic:
                     self.answers.append((seconds, before, len(self.answers) + 1 - answers))
                     error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
                     answered = True
-                self.wrong += [error] if error and not full else []
+                if error and not full:
+                    self.wrong.append(error)
             if full:
                 time.sleep(10.0)
             done += not full

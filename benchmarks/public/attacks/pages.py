@@ -167,7 +167,7 @@ def scripts(server: Server) -> Iterator[Result]:
     size = {"width": 1280, "height": 900}
     with sync_playwright() as player, tempfile.TemporaryDirectory() as place:
         chrome = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        browser = Browser(chrome.new_context(viewport=size).new_page(), server)
+        browser = Browser(chrome.new_page(viewport=size), server)
         browser.open()
         browser.page.evaluate(f"document.body.append(document.createRange().createContextualFragment({PAYLOADS[0]!r}))")
         yield Result("a script that does run is counted", browser.new_hits(), 1)
@@ -181,8 +181,8 @@ def scripts(server: Server) -> Iterator[Result]:
         own = (server.url, "data:", "blob:", "about:", "file:")
         yield Result("requests to other hosts", [url for url in browser.requests if not url.startswith(own)], [])
         with running("--model", MODEL, **write_models(Path(place))) as other:
-            yield from _texts(Browser(chrome.new_context(viewport=size).new_page(), other), Path(place))
-            yield from _sentences(Browser(chrome.new_context(viewport=size).new_page(), other))
+            yield from _texts(Browser(chrome.new_page(viewport=size), other), Path(place))
+            yield from _sentences(Browser(chrome.new_page(viewport=size), other))
 
 
 def parameters() -> list[str]:
