@@ -32,9 +32,8 @@ from tests.support.image_files import mutations
 
 SECONDS, MEGABYTES = 1.0, 100.0
 MARKER = "hostile-code-was-run"
-Content = bytes | Callable[[], bytes]
-"""A file's content, or a function that makes it if that takes a second."""
-Files = Iterator[tuple[str, Content]]
+Files = Iterator[tuple[str, bytes | Callable[[], bytes]]]
+"""Names and contents, or functions that make them if that takes a second."""
 
 
 def network() -> nn.Sequential:
