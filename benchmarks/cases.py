@@ -3,111 +3,100 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytorch_grad_cam
 import torch
-from torch import Tensor, nn
+import torchvision
+from captum import attr
+from pytorch_grad_cam.metrics.road import ROADCombined, ROADMostRelevantFirstAverage
+from pytorch_grad_cam.utils import model_targets
+from torch import Tensor
+from torchcam import methods as torchcam_methods
+from torchcam.metrics import DeletionInsertionMetric
+from torchvision.models.resnet import BasicBlock, ResNet
 
 import explainers
-from benchmarks.timing import UNIT
 from explainers.call.fused_copy import computes_bf16
+from saliscope.zoo import load_model
 
 Contenders = dict[str, Callable[[], object]]
 """One call of the method by name."""
-OURS = "saliscope"
+OURS, UNIT = "saliscope", "bare forward"
 CLASS = 3
 LITE = "efficientnet_lite0"
-ALL_CHANNELS = 65536
-CPU = torch.device("cpu")
-SMALL = 96
-"""Side in pixels of the images of the short run."""
-ROAD = ("grad-cam", "grad-cam, only highest first")
+BF16 = computes_bf16(torch.device("cpu"))
+SIDE, SMALL = 224, 96
+"""Side in pixels of the images, and of those of the short run."""
+ROAD = {"grad-cam": ROADCombined, "grad-cam, only highest first": ROADMostRelevantFirstAverage}
 """Contenders that solve a separate sparse system for each image and level."""
 
 
-def network(name: str) -> tuple[nn.Module, int, list[str]]:
-    """Return the network in eval mode, its input side in pixels and its last four stages.
+class Setup:
+    """A network and images, and the methods of other libraries for them.
 
     Weights are random, except for those of the built-in model.
     """
-    torch.manual_seed(0)
-    if name == LITE:
-        from saliscope.zoo import load_model
 
-        model = load_model(LITE)
-        # Two of the other libraries need parameters that require grad.
-        side, net = int(model.side), model.network.requires_grad_(True)
-    else:
-        import torchvision
-
-        net, side = torchvision.models.get_model(name, weights=None).eval(), 224
-    stages = [layer.name for layer in explainers.list_layers(net, torch.zeros(1, 3, side, side)) if layer.stage]
-    return net, side, stages[-4:]
-
-
-class Setup:
-    """A network and images, and the methods of other libraries for them, which are {} if it is not installed."""
-
-    def __init__(self, name: str, side: int | None = None, size: int = 1) -> None:
-        self.net, usual, self.stages = network(name)
-        side = side or usual
+    def __init__(self, name: str, side: int = SIDE, size: int = 1) -> None:
+        torch.manual_seed(0)
+        if name == LITE:
+            # Two of the other libraries need parameters that require grad.
+            self.net = load_model(LITE).network.requires_grad_(True)
+        else:
+            self.net = torchvision.models.get_model(name, weights=None).eval()
+        layers = explainers.list_layers(self.net, torch.zeros(1, 3, SIDE, SIDE))
+        self.stages = [layer.name for layer in layers if layer.stage][-4:]
+        self.last = self.stages[-1]
         self.x = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
         if size > 1:
             self.x = self.x.expand(size, -1, -1, -1) + 0.1 * torch.randn(size, *self.x.shape[1:])
-        self.last = self.stages[-1:]
 
     def bare(self) -> object:
         """Run a forward pass of the same images, the unit."""
         with torch.inference_mode():
             return self.net(self.x)
 
-    def ours(self, method: str, bf16: bool = False, layers: Sequence[str] = (), **options: Any) -> Contenders:
-        """Return the bare forward pass and our method, also in the faster precision."""
-        given = {"layer": layers[0]} if layers else {}
-        call = partial(getattr(explainers, method), self.net, self.x, CLASS, **given, **options)
-        faster = {f"{OURS}, bf16": partial(call, precision="bf16")} if bf16 and computes_bf16(CPU) else {}
+    def with_bare(self, call: Callable[..., object], bf16: bool = False) -> Contenders:
+        """Return the bare forward pass and a call of ours, also in the faster precision."""
+        faster = {f"{OURS}, bf16": partial(call, precision="bf16")} if bf16 and BF16 else {}
         return {UNIT: self.bare, OURS: call, **faster}
 
-    def captum(self, kind: str, layers: Sequence[str] = (), title: str = "captum", **options: Any) -> Contenders:
+    def call(self, method: str, **options: Any) -> Callable[..., object]:
+        """Return a call of our method."""
+        return partial(getattr(explainers, method), self.net, self.x, CLASS, **options)
+
+    def ours(self, method: str, bf16: bool = False, **options: Any) -> Contenders:
+        """Return the bare forward pass and our method, also in the faster precision."""
+        return self.with_bare(self.call(method, **options), bf16)
+
+    def captum(self, kind: str, layers: Sequence[str] = (), **options: Any) -> Callable[[], object]:
         """A method of captum, for each of several layers; NoiseTunnel runs Saliency."""
-        if not _installed("captum"):
-            return {}
-        attr, own = importlib.import_module("captum.attr"), copy.deepcopy(self.net)
+        own = copy.deepcopy(self.net)
         made = [getattr(attr, kind)(own, own.get_submodule(layer)) for layer in layers]
         made = made or [getattr(attr, kind)(attr.Saliency(own) if kind == "NoiseTunnel" else own)]
-        return {title: lambda: [each.attribute(self.x.clone(), target=CLASS, **options) for each in made]}
+        return lambda: [each.attribute(self.x.clone(), target=CLASS, **options) for each in made]
 
     def captum_in_chunks(self, kind: str, option: str, *chunks: int | None, **options: Any) -> Contenders:
         """A method of captum that runs all its rows in one batch, or in chunks."""
-        found: Contenders = {}
-        for chunk in chunks:
-            title = f"captum, chunks of {chunk}" if chunk else "captum"
-            found |= self.captum(kind, title=title, **options, **{option: chunk})
-        return found
+        titles = {f"captum, chunks of {chunk}" if chunk else "captum": chunk for chunk in chunks}
+        return {title: self.captum(kind, **options, **{option: chunk}) for title, chunk in titles.items()}
 
-    def grad_cam(self, method: str, layers: Sequence[str]) -> Contenders:
+    def grad_cam(self, method: str, *layers: str) -> Contenders:
         """A class-activation map of grad-cam."""
-        if not _installed("pytorch_grad_cam"):
-            return {}
-        own, targets = copy.deepcopy(self.net), _targets("ClassifierOutputTarget", 1)
-        cam = getattr(importlib.import_module("pytorch_grad_cam"), method)(
-            own, [own.get_submodule(layer) for layer in layers]
-        )
+        own, targets = copy.deepcopy(self.net), [model_targets.ClassifierOutputTarget(CLASS)] * len(self.x)
+        cam = getattr(pytorch_grad_cam, method)(own, [own.get_submodule(layer) for layer in layers])
         if method == "AblationCAM":
             cam.batch_size = 32
-        return {"grad-cam": lambda: cam(self.x, targets * len(self.x))}
+        return {"grad-cam": lambda: cam(self.x, targets)}
 
-    def torchcam(self, method: str, layers: Sequence[str], **options: Any) -> Contenders:
+    def torchcam(self, method: str, *layers: str, **options: Any) -> Contenders:
         """A class-activation map of torchcam."""
-        if not _installed("torchcam"):
-            return {}
-        own, maker = copy.deepcopy(self.net), getattr(importlib.import_module("torchcam.methods"), method)
+        own, maker = copy.deepcopy(self.net), getattr(torchcam_methods, method)
 
         def call() -> object:
             with maker(own, list(layers), **options) as extractor, torch.set_grad_enabled(method != "ScoreCAM"):
@@ -115,64 +104,53 @@ class Setup:
 
         return {"torchcam": call}
 
-
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-def _targets(kind: str, count: int) -> list[Any]:
-    return [getattr(importlib.import_module("pytorch_grad_cam.utils.model_targets"), kind)(CLASS)] * count
+    def grad_cams(self, *layers: str) -> Contenders:
+        """Grad-CAM of the other libraries."""
+        contenders = {"captum": self.captum("LayerGradCam", layers)}
+        return contenders | self.grad_cam("GradCAM", *layers) | self.torchcam("GradCAM", *layers)
 
 
 def grad_cam(s: Setup) -> Contenders:
     """Grad-CAM at the last stage, and `explain` with it: scores, statistics, findings and the runner-up's map."""
-    explained = {f"{OURS}, explain": lambda: explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last[0])}
-    return s.ours("grad_cam", layers=s.last) | explained | _grad_cams(s, s.last)
-
-
-def _grad_cams(s: Setup, layers: list[str]) -> Contenders:
-    return s.captum("LayerGradCam", layers) | s.grad_cam("GradCAM", layers) | s.torchcam("GradCAM", layers)
+    explained = {f"{OURS}, explain": lambda: explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last)}
+    return s.ours("grad_cam", layer=s.last) | explained | s.grad_cams(s.last)
 
 
 def sweep(s: Setup) -> Contenders:
     """Grad-CAM at four stages, and the calls of other libraries for several layers."""
-    call = partial(explainers.grad_cam_sweep, s.net, s.x, CLASS, layers=s.stages)
-    return {UNIT: s.bare, OURS: call} | _grad_cams(s, s.stages)
+    return s.ours("grad_cam_sweep", layers=s.stages) | s.grad_cams(*s.stages)
 
 
 def ablation(s: Setup) -> Contenders:
     """Ablation-CAM and channel effects at the last stage; grad-cam runs the whole network for chunks of channels."""
-    effects = partial(explainers.channel_effects, s.net, s.x, CLASS, layer=s.last[0])
-    ours = s.ours("ablation_cam", layers=s.last) | {f"{OURS}, channel effects": effects}
-    return ours | s.grad_cam("AblationCAM", s.last)
+    effects = {f"{OURS}, channel effects": s.call("channel_effects", layer=s.last)}
+    return s.ours("ablation_cam", layer=s.last) | effects | s.grad_cam("AblationCAM", s.last)
 
 
 def channel_effects(s: Setup) -> Contenders:
     """Channel effects at the stage before the last, compared with one bare forward pass per channel."""
     count = explainers.feature_maps(s.net, s.x, layer=s.stages[-2]).shape[1]
     forwards = {f"{count} bare forwards": lambda: [s.bare() for _ in range(count)]}
-    return s.ours("channel_effects", layers=s.stages[-2:]) | forwards
+    return s.ours("channel_effects", layer=s.stages[-2]) | forwards
 
 
 def score_cam(s: Setup) -> Contenders:
     """Score-CAM at the last stage: one pass per channel as in other libraries, and our default passes."""
-    usual = {f"{OURS}, default passes": partial(explainers.score_cam, s.net, s.x, CLASS, layer=s.last[0])}
-    ours = s.ours("score_cam", True, s.last, channels=ALL_CHANNELS) | usual
+    usual = {f"{OURS}, default passes": s.call("score_cam", layer=s.last)}
+    ours = s.ours("score_cam", True, layer=s.last, channels=65536) | usual  # all channels
     return ours | s.grad_cam("ScoreCAM", s.last) | s.torchcam("ScoreCAM", s.last, input_shape=tuple(s.x.shape[1:]))
 
 
 def saliency(s: Setup) -> Contenders:
     """The input gradient."""
-    return s.ours("saliency") | s.captum("Saliency", abs=False)
+    return s.ours("saliency") | {"captum": s.captum("Saliency", abs=False)}
 
 
 def guided(s: Setup) -> Contenders:
     """Guided backpropagation, whose rule no other library applies to ReLU6."""
-    contenders = s.ours("guided_backprop") | s.captum("GuidedBackprop")
-    if _installed("pytorch_grad_cam"):
-        own = importlib.import_module("pytorch_grad_cam").GuidedBackpropReLUModel(copy.deepcopy(s.net), device="cpu")
-        contenders["grad-cam"] = lambda: own(s.x.clone(), target_category=CLASS)
-    return contenders
+    own = pytorch_grad_cam.GuidedBackpropReLUModel(copy.deepcopy(s.net), device="cpu")
+    peers = {"captum": s.captum("GuidedBackprop"), "grad-cam": lambda: own(s.x.clone(), target_category=CLASS)}
+    return s.ours("guided_backprop") | peers
 
 
 def integrated(s: Setup, steps: int) -> Contenders:
@@ -191,9 +169,8 @@ def smooth(s: Setup, samples: int) -> Contenders:
 
 def shap(s: Setup, samples: int) -> Contenders:
     """Gradient SHAP with `samples` draws."""
-    baselines = torch.rand(samples, *s.x.shape[1:])
-    peers = s.captum("GradientShap", baselines=baselines, n_samples=samples)
-    return s.ours("gradient_shap", True, samples=samples) | peers
+    peer = s.captum("GradientShap", baselines=torch.rand(samples, *s.x.shape[1:]), n_samples=samples)
+    return s.ours("gradient_shap", True, samples=samples) | {"captum": peer}
 
 
 def occlusion(s: Setup) -> Contenders:
@@ -222,53 +199,44 @@ def rise(s: Setup, samples: int) -> Contenders:
 def _heat(s: Setup) -> Tensor:
     """Return Grad-CAM at the size of the images, which is evaluated."""
     size = (s.x.shape[-2], s.x.shape[-1])
-    return explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last[0]).upsample(size)
+    return explainers.explain("grad_cam", s.net, s.x, CLASS, layer=s.last).upsample(size)
 
 
 def curves(s: Setup, steps: int) -> Contenders:
     """Deletion and insertion of a precomputed map; with the controls, and with the faster precision."""
     heat = _heat(s)
     one = partial(explainers.evaluate, s.net, s.x, heat, target=CLASS, steps=steps, baseline="zeros")
-    contenders = {UNIT: s.bare, OURS: partial(one, controls=False, precision="float32")}
-    contenders |= {f"{OURS}, bf16": partial(one, controls=False, precision="bf16")} if computes_bf16(CPU) else {}
-    contenders[f"{OURS}, with controls, auto"] = one
-    if _installed("torchcam"):
-        from torchcam.metrics import DeletionInsertionMetric
 
-        class Given:
-            """A minimal extractor, which returns the map."""
+    class Given:
+        """A minimal extractor, which returns the map."""
 
-            model, _hooks_off = copy.deepcopy(s.net), staticmethod(nullcontext)
-            fuse_cams = staticmethod(lambda maps: maps[0])
+        model, _hooks_off = copy.deepcopy(s.net), staticmethod(nullcontext)
+        fuse_cams = staticmethod(lambda maps: maps[0])
 
-            def __call__(self, *args: object, **kwargs: object) -> list[Tensor]:
-                return [heat]
+        def __call__(self, *args: object, **kwargs: object) -> list[Tensor]:
+            return [heat]
 
-        def torchcam() -> object:
-            metric = DeletionInsertionMetric(Given(), lambda logits: logits.softmax(-1), steps=steps)
-            metric.update(s.x, [CLASS] * len(s.x))
-            return metric.summary()
+    def torchcam() -> object:
+        metric = DeletionInsertionMetric(Given(), lambda logits: logits.softmax(-1), steps=steps)
+        metric.update(s.x, [CLASS] * len(s.x))
+        return metric.summary()
 
-        contenders["torchcam"] = torchcam
-    return contenders
+    ours = s.with_bare(partial(one, controls=False, precision="float32"), bf16=True)
+    return ours | {f"{OURS}, with controls, auto": one, "torchcam": torchcam}
 
 
 def road(s: Setup) -> Contenders:
     """ROAD at four levels, both orders; of grad-cam, also the highest pixels removed."""
-    heat = _heat(s)
-    one = partial(explainers.evaluate, s.net, s.x, heat, target=CLASS, metrics="road", controls=False)
-    contenders = {UNIT: s.bare, OURS: partial(one, precision="float32")}
-    contenders |= {f"{OURS}, bf16": partial(one, precision="bf16")} if computes_bf16(CPU) else {}
-    if _installed("pytorch_grad_cam"):
-        from pytorch_grad_cam.metrics.road import ROADCombined, ROADMostRelevantFirstAverage
-
-        own, targets, maps = copy.deepcopy(s.net), _targets("ClassifierOutputSoftmaxTarget", len(s.x)), heat.numpy()
-        for title, metric in zip(ROAD, (ROADCombined, ROADMostRelevantFirstAverage), strict=True):
-            contenders[title] = partial(metric([20, 40, 60, 80]), s.x, maps, targets, own)
+    heat, own = _heat(s), copy.deepcopy(s.net)
+    options = {"target": CLASS, "metrics": "road", "controls": False, "precision": "float32"}
+    contenders = s.with_bare(partial(explainers.evaluate, s.net, s.x, heat, **options), bf16=True)
+    targets = [model_targets.ClassifierOutputSoftmaxTarget(CLASS)] * len(s.x)
+    for title, metric in ROAD.items():
+        contenders[title] = partial(metric([20, 40, 60, 80]), s.x, heat.numpy(), targets, own)
     return contenders
 
 
-def every_method(side: int | None = None, **options: float) -> Contenders:
+def every_method(side: int = SIDE, **options: float) -> Contenders:
     """Every method once on the built-in model, with those of `options` that it has as numeric options."""
     s = Setup(LITE, side)
     contenders: Contenders = {UNIT: s.bare}
@@ -282,8 +250,6 @@ def every_method(side: int | None = None, **options: float) -> Contenders:
 
 def training_step(size: int = 32, side: int = 64) -> Contenders:
     """An SGD step of a small ResNet, bare and recorded; every recorded step has its own `with` block."""
-    from torchvision.models.resnet import BasicBlock, ResNet
-
     torch.manual_seed(0)
     net = ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10).train()
     x, y = torch.randn(size, 3, side, side), torch.randint(0, 10, (size,))
@@ -327,7 +293,7 @@ class Case:
         """Build the contenders for a network."""
         if self.make in (training_step, every_method):
             return self.make(**(self.small or {}) if short else {})
-        setup = Setup(name, SMALL if short else None, 1 if short else self.size)
+        setup = Setup(name, SMALL if short else SIDE, 1 if short else self.size)
         return self.make(setup, **(self.small or {}) if short else self.options)
 
 
@@ -350,7 +316,7 @@ CASES = [
     Case("Occlusion", occlusion, small={}),
     Case("RISE, 320 masks", rise, options={"samples": 320}),
     Case("Deletion and insertion, 20 steps", curves, options={"steps": 20}, small={"steps": 4}),
-    Case("ROAD, four levels, 8 images", road, slow=ROAD, size=8, small={}),
+    Case("ROAD, four levels, 8 images", road, slow=tuple(ROAD), size=8, small={}),
     Case("Recording", training_step, ("small ResNet",), None, unit="training step", small={"size": 8, "side": 32}),
 ]
 EVERY = Case("Every method", every_method, (LITE,), small={"side": SMALL, **FEWER})

@@ -31,7 +31,7 @@ from tests.explainers.concepts.planted import planted_images, planted_network
 MEAN, STD, SIDE = 127 / 255, 128 / 255, 224
 LAYER, CONCEPTS, ACTIVE, EPOCHS = "stages.6", 1024, 192, 24
 VISUALIZED = {"classes": (130, 281, 945), "units": ((LAYER, 5), (LAYER, 77), ("stages.4", 20))}
-STEPS = 96
+OPTIONS = {"mean": MEAN, "std": STD, "size": (SIDE, SIDE), "steps": 96}
 CLASSES, BATCH = 50, 10
 """Random classes whose images are created, and images that are optimized together."""
 RANDOM_CONCEPTS = 200
@@ -62,14 +62,11 @@ def autoencoder(net: nn.Module, train: Tensor, test: Tensor, labels: Tensor) -> 
     yield name, "60", f"{epoch:.1f}"
     yield "unexplained variance, images of the fit", "0.2", f"{found.error:.3f}"
     yield f"unexplained variance, {len(test):,} other images", "0.2", f"{found.unexplained(test):.3f}"
-    before, after = [], []
-    for part in test.split(32):
-        result = explainers.intervene(net, part, LAYER, value=lambda x: found.decode(found.encode(x)))
-        before.append(result.before.argmax(1)), after.append(result.after.argmax(1))
-    one, other = (torch.cat(each)[labels >= 0] == labels[labels >= 0] for each in (before, after))
-    lost = 100 * float(one.float().mean() - other.float().mean())
-    name = f"points of accuracy lost by the reconstruction, of {100 * float(one.float().mean()):.1f}%"
-    yield name, "1", f"{lost:.2f}"
+    rebuild = lambda x: found.decode(found.encode(x))  # noqa: E731
+    results = [explainers.intervene(net, part, LAYER, value=rebuild) for part in test.split(32)]
+    predicted = [torch.cat([getattr(each, when).argmax(1) for each in results]) for when in ("before", "after")]
+    before, after = (100 * float((each == labels)[labels >= 0].float().mean()) for each in predicted)
+    yield f"points of accuracy lost by the reconstruction, of {before:.1f}%", "1", f"{before - after:.2f}"
 
 
 def removal(net: nn.Module, train: Tensor, test: Tensor, _: Tensor) -> Iterator[tuple[str, str, str]]:
@@ -83,23 +80,25 @@ def removal(net: nn.Module, train: Tensor, test: Tensor, _: Tensor) -> Iterator[
 
 def synthetic(net: nn.Module, _: Tensor, test: Tensor, __: Tensor) -> Iterator[tuple[str, str, str]]:
     """Yield the scores of synthetic images, compared with images of the folder."""
-    options = {"mean": MEAN, "std": STD, "size": (SIDE, SIDE), "steps": STEPS}
     for image in ("fourier", "maco"):
         shares = []
         for layer, channel in VISUALIZED["units"]:
             target = explainers.unit(layer, channel)
-            own = explainers.feature_visualization(net, target, image=image, **options).activations
+            own = explainers.feature_visualization(net, target, image=image, **OPTIONS).activations
             maps = (explainers.feature_maps(net, x, layer=layer)[:, channel] for x in test.split(32))
             others = torch.cat([each.mean((1, 2)) for each in maps])
             shares.append(float((others < own).float().mean()))
         least = 100 * min(shares)
         name = f"{image}: % of {len(test):,} images that excite their unit less, least of {len(shares)} units"
         yield name, "99", f"{least:.1f}"
-        probabilities = []
-        for index in VISUALIZED["classes"]:
-            found = explainers.feature_visualization(net, index, image=image, **options)
-            probabilities.append(float(net((found.images - MEAN) / STD).softmax(1)[0, index]))
-        yield f"{image}: probability of the class, least of {len(probabilities)}", "0.9", f"{min(probabilities):.4f}"
+        found = [share for index in VISUALIZED["classes"] for share in probabilities(net, [index], image)]
+        yield f"{image}: probability of the class, least of {len(found)}", "0.9", f"{min(found):.4f}"
+
+
+def probabilities(net: nn.Module, classes: list[int], image: str) -> list[float]:
+    """Return the probabilities of classes in the images that are created for them."""
+    images = explainers.feature_visualization(net, classes, image=image, images=len(classes), **OPTIONS).images
+    return [float(row[index]) for row, index in zip(net((images - MEAN) / STD).softmax(1), classes, strict=True)]
 
 
 def classes(net: nn.Module, _: Tensor, __: Tensor, ___: Tensor) -> Iterator[tuple[str, str, str]]:
@@ -108,10 +107,7 @@ def classes(net: nn.Module, _: Tensor, __: Tensor, ___: Tensor) -> Iterator[tupl
     for image in ("fourier", "maco"):
         start, found = time.monotonic(), []
         for part in (chosen[at : at + BATCH] for at in range(0, CLASSES, BATCH)):
-            options = {"mean": MEAN, "std": STD, "size": (SIDE, SIDE), "steps": STEPS, "images": len(part)}
-            images = explainers.feature_visualization(net, part, image=image, **options).images
-            shares = net((images - MEAN) / STD).softmax(1)
-            found += [float(row[index]) for row, index in zip(shares, part, strict=True)]
+            found += probabilities(net, part, image)
         seconds = (time.monotonic() - start) / CLASSES
         low = [f"{index} ({share:.2f})" for index, share in zip(chosen, found, strict=True) if share < 0.9]
         name = f"{image}: images of {CLASSES} random classes with a probability of at least 0.9, {seconds:.1f} s each"
@@ -156,7 +152,7 @@ def p_values(sensitivities: Tensor) -> list[float]:
 
 
 PARTS = {"autoencoder": autoencoder, "removal": removal, "synthetic": synthetic, "classes": classes, "tcav": tcav}
-WITH_PHOTOS = ("autoencoder", "removal", "synthetic")
+WITH_PHOTOS = {"autoencoder", "removal", "synthetic"}
 
 
 def main() -> None:
@@ -169,17 +165,16 @@ def main() -> None:
     given = parser.parse_args()
     model = load_model()
     net, images, others, labels = model.network, torch.zeros(0), torch.zeros(0), torch.zeros(0)
-    if set(given.only) & set(WITH_PHOTOS):
+    if WITH_PHOTOS & set(given.only):
         if not (given.photos and given.classes):
-            parser.error(f"{', '.join(WITH_PHOTOS)} need --photos and --classes")
+            parser.error(f"{', '.join(sorted(WITH_PHOTOS))} need --photos and --classes")
         paths = sorted(given.photos.rglob("*.JPEG"))
         random.Random(0).shuffle(paths)
         train, rest = paths[: given.images], paths[given.images : given.images + given.others]
         images, others, labels = read(model, train), read(model, rest), labels_of(rest, given.classes, model.labels)
     print("| figure | goal | measured |\n|---|---|---|", flush=True)
     for part in given.only:
-        rows = PARTS[part](net, images, others, labels)
-        for name, goal, measured in rows:
+        for name, goal, measured in PARTS[part](net, images, others, labels):
             print(f"| {name} | {goal} | {measured} |", flush=True)
 
 

@@ -21,7 +21,6 @@ from benchmarks.gallery import open_image
 from explainers.maps.resize import rank_correlation
 from saliscope.zoo import load_model
 
-PHOTOS = ("coffee", "goldfish", "cat")
 AUTO_RANK = 0.999
 """Rank above which precision="auto" is offered."""
 OPTIONS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text("ascii"))
@@ -53,7 +52,7 @@ def compare(network: Any, image: Any, name: str, short: dict[str, Any], long: di
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", nargs="+", default=list(PHOTOS))
+    parser.add_argument("--photos", nargs="+", default=["coffee", "goldfish", "cat"])
     parser.add_argument("--only", nargs="+", default=list(explainers.METHODS), help="names of methods")
     parser.add_argument("--defaults", action="store_true", help="default runs against long ones")
     given = parser.parse_args()

@@ -14,7 +14,7 @@ from jinja2 import Template
 from PIL import Image
 
 import explainers
-from benchmarks.faithfulness.table import question
+from benchmarks.faithfulness.measure import question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES
@@ -26,7 +26,6 @@ PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 IMAGES = ("coffee", "goldfish", "pair", "hopper")
 SIDE, GAP, SECONDS = 160, 4, 60.0
 """Side of a map and the gap between maps in pixels; time budget of a slow method for one map in seconds."""
-BUILT_IN = "EfficientNet-Lite0"
 ELSEWHERE = {
     "vit_b_16": "It needs attention between tokens, which this network does not have: see "
     "[Vision transformer](notebooks/8_vision_transformer.ipynb).",
@@ -78,12 +77,11 @@ def save(image: Image.Image, name: str) -> None:
 
 def page(predictions: str) -> str:
     """Return docs/gallery.md; `predictions` says what the network predicts for the images."""
-    groups = {
-        GROUP_TITLES[group]: [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
-        for group, lines in LINES.items()
-    }
+    groups = {}
+    for group, lines in LINES.items():
+        groups[GROUP_TITLES[group]] = [(explainers.METHODS[name], line) for name, (line, _) in lines.items()]
     template = Template(Path(__file__).with_suffix(".md").read_text("utf-8"), keep_trailing_newline=True)
-    values = {"network": BUILT_IN, "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
+    values = {"network": "EfficientNet-Lite0", "seconds": f"{SECONDS:.0f}", "count": verdicts_table()["photographs"]}
     functions = {"maps": maps_of, "guide": guide, "question": question, "cost": cost, "verdict": verdict}
     return template.render(predictions=predictions, groups=groups, **values, **functions)
 
@@ -135,9 +133,7 @@ def verdict(method: explainers.Method) -> str:
 
 def predictions(model: Model, images: list[Image.Image]) -> str:
     """Return the top predictions of the network in words."""
-    found = []
-    for image in images:
-        found.append(model.labels[int(model.network(model.prepare(image)).argmax())])
+    found = [model.labels[int(model.network(model.prepare(image)).argmax())] for image in images]
     return f"{', '.join(found[:-1])} and {found[-1]}"
 
 

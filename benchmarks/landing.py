@@ -1,7 +1,7 @@
-"""The stored answer for the first example, which the page shows while torch is imported.
+"""`python -m benchmarks.landing` computes what the page shows before anything is computed; tests compare the two.
 
-It is the answer of the engine with default settings, without the run time. The computed answer replaces it. Run
-`python -m benchmarks.landing` to regenerate it; a test compares the two.
+The answer for the first example is that of the engine with default settings, without the run time. The computed answer
+replaces it after some seconds. The training lab shows the finished run of its first preset.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +22,19 @@ from saliscope import zoo
 from saliscope.compute import engine, headline, messages, model_cache, removal
 from saliscope.compute.answers import Answer, Settings, Stages
 from saliscope.compute.jobs import runs
+from saliscope.compute.lab import messages as lab_messages
+from saliscope.compute.lab import presets, training
 from saliscope.compute.rail import network
 from saliscope.compute.request import Request
 from saliscope.images import examples
 from saliscope.page.components import view
+from saliscope.page.lab import view as lab_view
 from saliscope.page.methods import guide
 from saliscope.page.overlay.stored import FILE, LAYER
 from saliscope.page.panel import settings as panel
 from saliscope.zoo import catalog
 
+LAB = Path(lab_view.__file__).with_name("example.json")
 CROP_SIDE, LAYER_SIDE = 448, 360
 """Pixels of the crop of the stored answer, which is larger than needed on most screens, and of the layer."""
 QUALITY = 50
@@ -89,16 +95,25 @@ def draw_layer(stored: dict[str, Any]) -> Image.Image:
     packed = stored["view"]["map"]
     values = np.frombuffer(base64.b64decode(packed["b64"]), packed["dtype"]).astype("float32") * packed.get("scale", 1)
     plane, size = torch.from_numpy(values.reshape(packed["h"], packed["w"])), (LAYER_SIDE, LAYER_SIDE)
-    black, white = (
-        np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32") for shade in ("black", "white")
-    )
+    draw = lambda shade: np.asarray(explainers.overlay(Image.new("RGB", size, shade), plane), "float32")  # noqa: E731
+    black, white = draw("black"), draw("white")
     empty = explainers.overlay(Image.new("RGB", size, "white"), torch.zeros(1, 1))
     opacity = 1 - (white - black).mean(-1, keepdims=True) / float(np.asarray(empty).max())
     layer = np.concatenate([black / opacity.clip(min=0.01), 255 * opacity], -1)
     return Image.fromarray(layer.round().clip(0, 255).astype("uint8"))
 
 
+def compute_lab() -> dict[str, Any]:
+    """Train the first preset and return its curves in the format of `page/lab/training.js`."""
+    model_cache.start()
+    list(model_cache.wait())
+    preset = next(iter(presets.PRESETS.values()))
+    *_, last = training.train(presets.parse_form(asdict(preset)), runs.Run(600.0))
+    return lab_view.curves(last) | {"id": 0, "line": lab_messages.example_line(last.step, last.loss[-1])}
+
+
 if __name__ == "__main__":
     answer = compute()
     FILE.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
     draw_layer(answer).save(LAYER, quality=QUALITY, alpha_quality=QUALITY, method=6)
+    LAB.write_text(json.dumps(compute_lab(), separators=(",", ":")) + "\n", encoding="utf-8")

@@ -86,10 +86,9 @@ def main() -> None:
             false[group] += bool(random & {"better", "worse"})
             better[group] += "better" in every
     for group in number:
-        print(
-            f"{group:28} {number[group]:6} maps: {100 * false[group] / number[group]:5.1f}% better or worse than "
-            f"random maps, {100 * better[group] / number[group]:5.1f}% better than a control"
-        )
+        wrong, good = (100 * counts[group] / number[group] for counts in (false, better))
+        shares = f"{wrong:5.1f}% better or worse than random maps, {good:5.1f}% better than a control"
+        print(f"{group:28} {number[group]:6} maps: {shares}")
 
 
 if __name__ == "__main__":

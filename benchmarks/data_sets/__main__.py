@@ -56,10 +56,8 @@ def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
         job = run.prepare(settings, arguments.photos, folder, limit=arguments.limit)
         if arguments.wait:
             job.model.network.register_forward_pre_hook(lambda *_: time.sleep(arguments.wait))
-        if ray:
-            ray_engine.run(job, decode=decode, workers=ray_engine.Workers(most=ray, cpus=1), report=report)
-        else:
-            run.run(job, decode=decode, workers=arguments.workers, report=report)
+        workers = ray_engine.Workers(most=ray, cpus=1) if ray else arguments.workers
+        (ray_engine if ray else run).run(job, decode=decode, workers=workers, report=report)
         start, first = next(each for each in seen if each[1] >= len(job.listing.items) / 8)
     end, last = seen[-1]
     return (last - first) / (end - start)

@@ -47,12 +47,10 @@ def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> Non
     random = np.random.default_rng(seed)
     names = [f"class {k}" for k in range(CLASSES)]
     names[0] = "tench"  # by which the classes of ImageNet are recognized
-    parts = []
-    for number in range(-(-rows // shard)):
-        first = number * shard
-        table = _shard(random, np.arange(first, min(first + shard, rows)), names)
-        parts.append(f"part-{number:05d}.parquet")
-        pq.write_table(table, folder / parts[-1], compression="zstd")
+    parts = [f"part-{number:05d}.parquet" for number in range(-(-rows // shard))]
+    for number, part in enumerate(parts):
+        shown = np.arange(number * shard, min((number + 1) * shard, rows))
+        pq.write_table(_shard(random, shown, names), folder / part, compression="zstd")
     settings = {
         "model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "where": "", "options": {},
         "labels_and_preprocessing": "synthetic",
@@ -65,20 +63,18 @@ def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> Non
 
 
 def _shard(random: np.random.Generator, rows: np.ndarray, names: list[str]) -> pa.Table:
-    count = len(rows)
+    count, texts = len(rows), pa.array(names)
     label = rows * 7919 % CLASSES  # the same labels in every run
-    top = (
-        label[:, None] + np.concatenate([np.zeros((count, 1), int), random.integers(1, CLASSES, (count, 4))], 1)
-    ) % CLASSES
+    others = np.concatenate([np.zeros((count, 1), int), random.integers(1, CLASSES, (count, 4))], 1)
+    top = (label[:, None] + others) % CLASSES
     wrong = random.random(count) < 0.25
     top[wrong] = np.roll(top[wrong], 1, axis=1)
     p = np.sort(random.dirichlet(np.ones(TOP + 1), count), axis=1)[:, :0:-1].astype(np.float32)
     maps = random.gamma(1.0, 1.0, (count, GRID, GRID)).astype("<f2")
-    texts = pa.array(names)
-    fields = [pa.array(texts.take(pa.array(top.ravel())), pa.string()), pa.array(top.ravel(), pa.int32())]
-    entries = pa.StructArray.from_arrays(
-        [*fields, pa.array(p.ravel())], fields=list(SCHEMA.field("top5").type.value_type)
-    )
+    fields = list(SCHEMA.field("top5").type.value_type)
+    classes = texts.take(pa.array(top.ravel()))
+    values = zip((classes, top.ravel(), p.ravel()), fields, strict=True)
+    entries = pa.StructArray.from_arrays([pa.array(each, field.type) for each, field in values], fields=fields)
     offsets = pa.array(np.arange(0, TOP * count + 1, TOP), pa.int32())
     columns = {
         "path": [f"{WNID[k]}/{row:08d}.jpg" for k, row in zip(label, rows, strict=True)],

@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 import explainers
-from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, measure, paths, photographs, randomize
-from benchmarks.faithfulness.table import about, costs, table, verdicts, write
+from benchmarks.faithfulness import measure
+from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, costs, paths, photographs, randomize
 from saliscope.zoo import Model, load_model
 
 TIERS = ((15.0, 6), (200.0, 3), (math.inf, 1))
@@ -45,10 +45,10 @@ def main() -> None:
         file = arguments.cache or Path(folder) / "faithfulness.json"
         cache = Cache(file, {"network": model.name, "steps": STEPS, "precision": arguments.precision})
         run(arguments, model, cache)
-        found = verdicts(cache)
-        print("\n".join([about(found), "", *table(found, costs())]))
+        found = measure.verdicts(cache)
+        print("\n".join([measure.about(found), "", *measure.table(found, costs())]))
         if arguments.write:
-            write(found)
+            measure.write(found)
 
 
 def run(arguments: argparse.Namespace, model: Model, cache: Cache) -> None:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, model: Model, cache: Cache) -> None:
         methods = [each for each in chosen if least < passes.get(each.name, 0) <= most]
         for done, photo in enumerate(photographs(model, photos)):
             start = time.perf_counter()
-            measure(model, photo, methods, cache, arguments.precision)
+            measure.measure(model, photo, methods, cache, arguments.precision)
             if done < count:
                 randomize(model, photo, methods, cache)
             cache.save()

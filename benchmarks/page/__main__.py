@@ -9,19 +9,18 @@ map is drawn; "network": the first map that the network computed is drawn.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.public.server import ROOT, Server, processor_seconds, running
+from playwright.sync_api import sync_playwright
+
+from benchmarks.public.client import ROOT, processor_seconds, running
+from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
 NUMBER = "Number(document.getElementById('hl-overlay')?.dataset.id || 0)"
-PICTURE = "document.querySelector('#hl-first img')?.naturalWidth > 0"
 STATE = "document.documentElement.dataset.hlState === '{}'"
 ANSWERED = STATE.format("done")
 SIZE = {"viewport": {"width": 1440, "height": 900}}
@@ -36,19 +35,8 @@ CLICKS = {
 }
 """The elements to click, and their positions in order; every click is a new question."""
 Times = dict[str, float]
-
-
-@contextlib.contextmanager
-def served() -> Iterator[Server]:
-    """Start the app, and wait for its first response."""
-    with running(wait=False) as server:
-        while server.process.poll() is None:
-            try:
-                urllib.request.urlopen(server.url, timeout=5).close()
-                break
-            except (urllib.error.URLError, ConnectionError, TimeoutError):
-                time.sleep(0.02)
-        yield server
+Parts = Iterator[tuple[str, Times]]
+"""The name and the numbers of each part of a measurement."""
 
 
 def opened(browser: Any, address: str, condition: str = ANSWERED) -> Any:
@@ -61,30 +49,31 @@ def opened(browser: Any, address: str, condition: str = ANSWERED) -> Any:
     return page
 
 
-def one_start(browser: Any) -> Times:
-    """Return milliseconds from process start to each event."""
-    started, events = time.monotonic(), {}
-    with served() as server:
-        events["served"] = 1000 * (time.monotonic() - started)
-        page = opened(browser, server.url, READY)
-        for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
-            page.wait_for_function(condition)
-            events[name] = 1000 * (time.monotonic() - started)
-        page.close()
-    return events
+def starts(browser: Any, options: argparse.Namespace) -> Parts:
+    """Yield milliseconds from process start to each event."""
+    for _ in range(options.starts):
+        started, events = time.monotonic(), {}
+        with running(wait=False) as server:
+            events["served"] = 1000 * (time.monotonic() - started)
+            page = opened(browser, server.url, READY)
+            for name, condition in {"page ready": READY, "map": f"{NUMBER} > 0", "network": ANSWERED}.items():
+                page.wait_for_function(condition)
+                events[name] = 1000 * (time.monotonic() - started)
+            page.close()
+        yield "start", events
 
 
-def clicks(browser: Any, rounds: int, pause: float) -> Iterator[tuple[str, Times]]:
+def clicks(browser: Any, options: argparse.Namespace) -> Parts:
     """Yield the median milliseconds of each kind of click, and of drawing and the server's processor.
 
-    `pause` are the seconds between clicks. For about three seconds after a map, it is compared with its controls.
+    For about three seconds after a map, it is compared with its controls.
     """
-    with served() as server:
+    with running(wait=False) as server:
         process, page = server.process.pid, opened(browser, server.url)
         for kind, (_, positions) in CLICKS.items():
             rows = []
-            for turn in range(rounds):
-                page.wait_for_timeout(1000 * pause)  # small maps of the last answer arrive after its map
+            for turn in range(options.starts):
+                page.wait_for_timeout(1000 * options.pause)  # small maps of the last answer arrive after its map
                 used = processor_seconds(process)
                 found = timed_click(page, kind, positions[turn % len(positions)])
                 rows.append(found | {"processor": 1000 * (processor_seconds(process) - used)})
@@ -108,9 +97,9 @@ def timed_click(page: Any, kind: str, position: int) -> Times:
     return {"click to map": clicked, "drawing": drawn}
 
 
-def during_a_long_run(browser: Any) -> Times:
-    """Return milliseconds of another visitor's first map and click during RISE, of Stop and of drawing channels."""
-    with served() as server:
+def during_a_long_run(browser: Any, _: argparse.Namespace) -> Parts:
+    """Yield milliseconds of another visitor's first map and click during RISE, of Stop and of drawing channels."""
+    with running(wait=False) as server:
         opened(browser, server.url).close()
         one = opened(browser, f"{server.url}/?method=rise", f"{NUMBER} > 0 && {STATE.format('busy')}")
         started = time.monotonic()
@@ -128,18 +117,17 @@ def during_a_long_run(browser: Any) -> Times:
         found["Stop"] = 1000 * (time.monotonic() - started)
         other.locator("#hl-navigation [role=tab]", has_text="Channels").click()
         other.wait_for_function("Number(document.getElementById('hl-grid')?.dataset.id || 0) > 0")
-        return found | {
-            "drawing 1,280 channels": float(other.evaluate("document.getElementById('hl-grid').dataset.ms"))
-        }
+        found["drawing 1,280 channels"] = float(other.evaluate("document.getElementById('hl-grid').dataset.ms"))
+        yield "a long run", found
 
 
-def over_a_slow_line(browser: Any) -> Iterator[tuple[str, Times]]:
+def over_a_slow_line(browser: Any, _: argparse.Namespace) -> Parts:
     """Yield milliseconds and requests until the stored image, the controls and the first drawn map.
 
     The line has a latency of 400 ms and 50 kB/s in both directions; the browser has no cache, then that of the first
     visit.
     """
-    with served() as server:
+    with running(wait=False) as server:
         time.sleep(20)  # the server imports torch and compresses its script meanwhile, as after a while of running
         page = browser.new_context(**SIZE).new_page()
         line = page.context.new_cdp_session(page)
@@ -151,7 +139,8 @@ def over_a_slow_line(browser: Any) -> Iterator[tuple[str, Times]]:
             requests.clear()
             started, found = time.monotonic(), {}
             page.goto(server.url, wait_until="commit")
-            for name, condition in {"picture": PICTURE, "controls": READY, "map": f"{NUMBER} > 0"}.items():
+            picture = "document.querySelector('#hl-first img')?.naturalWidth > 0"
+            for name, condition in {"picture": picture, "controls": READY, "map": f"{NUMBER} > 0"}.items():
                 page.wait_for_function(condition, timeout=300_000)
                 found[name] = 1000 * (time.monotonic() - started)
                 # those in the memory of the browser do not count
@@ -159,9 +148,9 @@ def over_a_slow_line(browser: Any) -> Iterator[tuple[str, Times]]:
             yield visit, found
 
 
-def layout_shifts(browser: Any) -> Times:
-    """Return the layout shifts of actions after the first map in thousandths, counting those that follow an input."""
-    with served() as server:
+def layout_shifts(browser: Any, _: argparse.Namespace) -> Parts:
+    """Yield the layout shifts of actions after the first map in thousandths, counting those that follow an input."""
+    with running(wait=False) as server:
         page = opened(browser, server.url, f"{NUMBER} > 0")
         views = page.locator("#hl-navigation [role=tab]")
         image, found = str(ROOT / "assets" / "examples" / "cat.jpg"), {}
@@ -177,39 +166,26 @@ def layout_shifts(browser: Any) -> Times:
                 views.nth(name).click()
             page.wait_for_timeout(4000)
             found[f"view {name + 1}" if isinstance(name, int) else name] = 1000 * float(page.evaluate("window.shifts"))
-        return found
+        yield "layout shifts, thousandths", found
 
 
-def measured(browser: Any, options: argparse.Namespace) -> Iterator[tuple[str, Times]]:
-    """Yield the name and the numbers of each part that is wanted."""
-    if options.only in (None, "start"):
-        yield from (("start", one_start(browser)) for _ in range(options.starts))
-    if options.only in (None, "clicks"):
-        yield from clicks(browser, options.starts, options.pause)
-    if options.only in (None, "long"):
-        yield "a long run", during_a_long_run(browser)
-    if options.only in (None, "shifts"):
-        yield "layout shifts, thousandths", layout_shifts(browser)
-    if options.only in (None, "slow"):
-        yield from over_a_slow_line(browser)
+PARTS = {
+    "start": starts, "clicks": clicks, "long": during_a_long_run, "shifts": layout_shifts, "slow": over_a_slow_line,
+}  # fmt: skip
 
 
 def main() -> None:
     """Print the latencies in milliseconds."""
-    from playwright.sync_api import sync_playwright
-
-    from tests.saliscope.browser.conftest import ARGUMENTS, chromium
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--pause", type=float, default=1.5, help="seconds between clicks")
-    parser.add_argument("--only", choices=("start", "clicks", "long", "slow", "shifts"))
+    parser.add_argument("--only", choices=PARTS)
     options = parser.parse_args()
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name, found in measured(browser, options):
-            print(f"{name}:", ", ".join(f"{part} {value:.1f}" for part, value in found.items()), flush=True)
-        browser.close()
+        for name in [options.only] if options.only else PARTS:
+            for part, found in PARTS[name](browser, options):
+                print(f"{part}:", ", ".join(f"{what} {value:.1f}" for what, value in found.items()), flush=True)
 
 
 if __name__ == "__main__":

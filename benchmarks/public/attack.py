@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.public.attacks import decoder, http, pages, users, visitors
-from benchmarks.public.client import Result, answers_correctly
-from benchmarks.public.server import Row, Server, running, show
+from benchmarks.public.attacks import decoder, http, pages, users
+from benchmarks.public.client import Result, Row, Server, answers_correctly, running, show
 
 ERROR = re.compile(r"Traceback|\w+(\.\w+)*(Error|Exception)\b.*|.*\"level\": \"error\".*")
 """A line of the log about an error, the first and the last one of a traceback."""
@@ -24,7 +23,7 @@ GROUPS: dict[str, Callable[[Server], Iterator[Result]]] = {
     "sandbox": decoder.attacks,
     "hosts": http.hosts,
     "disk": users.disk,
-    "one visitor": visitors.one_visitor,
+    "one visitor": users.one_visitor,
     "scripts": pages.scripts,
 }
 

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Iterable
 
 from benchmarks.public import load, soak
-from benchmarks.public.attacks import http, visitors
-from benchmarks.public.client import Result
+from benchmarks.public.attacks import http, users
+from benchmarks.public.client import Result, Row, Server, running, show
 from benchmarks.public.files import checkpoints
-from benchmarks.public.server import Row, Server, running, show
 
 SWAPPED = """import functools
 from saliscope.page.serving import endpoints
@@ -49,7 +48,7 @@ LIMIT = "from saliscope import limits; limits.{} = 10**9".format
 HOSTS = "from saliscope.page.serving.door.hosts import Hosts; Hosts.answers = lambda self, host, scope: True"
 FAULTS: dict[str, Callable[[], list[str]]] = {
     "JSON depth not counted": lambda: attack(http.counts, LIMIT("JSON_DEPTH")),
-    "any number of chunks": lambda: attack(visitors.tiny_chunks, LIMIT("TINY_CHUNKS")),
+    "any number of chunks": lambda: attack(users.tiny_chunks, LIMIT("TINY_CHUNKS")),
     "foreign hosts": lambda: attack(http.hosts, HOSTS),
     "weights that run code": lambda: checkpoints.load(23, PICKLED, 60)[1],
     "answers of others": lambda: _rows(lambda server: load.load(server, 8, 3, 3.0), SWAPPED),

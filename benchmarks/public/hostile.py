@@ -8,20 +8,23 @@ a preview. It must be opened or refused with a message; nothing may crash, take 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.public.client import Row, show
 from benchmarks.public.files import checkpoints, images
-from benchmarks.public.files.floods import REFUSED, VALID, Case
-from benchmarks.public.server import Row, show
+from benchmarks.public.files.images import REFUSED, VALID, Case
 from saliscope.errors import Refused
 from saliscope.images.bands import SHOWN_AS_IMAGE
 from saliscope.images.decoder import pool
 
 SECONDS, MEGABYTES, ACCEPTED = 3.0, 1024.0, 0.99
+TASKS = (("open", 3), ("open", 1), ("open", 5), ("preview", 3))
+"""Tasks and numbers of channels; a file without bands has only the first."""
 
 
 @dataclass
@@ -38,28 +41,24 @@ class Found:
 def decode(cases: Iterable[Case]) -> dict[str, Found]:
     """Decode all files and return the outcomes by group."""
     groups: dict[str, Found] = {}
-    decoder = pool.Pool(1)
-    decoder.prepare()
-    try:
+    with contextlib.closing(pool.Pool(1)) as decoder:
+        decoder.prepare()
         for case in cases:
             found = groups.setdefault(case.group, Found())
             data = case.make()
             found.files += 1
-            deep = (("open", 1), ("open", 5), ("preview", 3)) if data.startswith(SHOWN_AS_IMAGE) else ()
-            for task, channels in (("open", 3), *deep):
-                first = (task, channels) == ("open", 3)
+            calls = TASKS if data.startswith(SHOWN_AS_IMAGE) else TASKS[:1]
+            for task, channels in calls:
+                first = (task, channels) == TASKS[0]
                 outcome, message = _outcome(decoder, data, task, channels)
                 found.opened += first and outcome == VALID
                 wrong = outcome not in (VALID, REFUSED) or (first and case.expected == REFUSED != outcome)
                 seconds, megabytes = decoder.used[0], decoder.used[1] / 2**20
                 if wrong or seconds > SECONDS or megabytes > MEGABYTES:
-                    what = (
-                        f"{case.group}: {case.name} ({task}, {channels} channels): {outcome} instead of {case.expected}"
-                    )
-                    found.failures.append(f"{what}: {message!r}, {seconds:.1f} s, {megabytes:.0f} MB")
+                    what = f"{case.group}: {case.name} ({task}, {channels} channels): {outcome}"
+                    used = f"{message!r}, {seconds:.1f} s, {megabytes:.0f} MB"
+                    found.failures.append(f"{what} instead of {case.expected}: {used}")
                 found.seconds, found.megabytes = max(found.seconds, seconds), max(found.megabytes, megabytes)
-    finally:
-        decoder.close()
     return groups
 
 

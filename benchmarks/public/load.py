@@ -9,7 +9,6 @@ answer is counted. Times are shown only, because a busy machine changes them. St
 from __future__ import annotations
 
 import argparse
-import contextlib
 import random
 import statistics
 import sys
@@ -17,46 +16,31 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 from gradio_client import Client, handle_file
 
-from benchmarks.public.client import FILE, crop, status, upload
-from benchmarks.public.server import Row, Server, running, show
+from benchmarks.public.client import FILE, Row, Server, crop, repeatedly, running, show, status, upload
 
-DAMAGED = b"\x89PNG\r\n\x1a\n" + bytes(99)
-FULL = ("Queue is full", "requests are in progress")
 MORE = 1.3
 """Times the number of requests that were sent before, which may be answered before a request."""
 EXTRA = 4
 """Answers more: the order in which requests are sent is not exactly the order in which they arrive."""
 LATE, TIMES = 300.0, 10.0
 """Seconds, and times as long as all users need one after the other, after which an answer is lost."""
-WAIT = {"timeout": 600.0}
-"""For the client, which otherwise gives up after a few seconds on a busy server."""
-AGAIN = 10.0
-"""Seconds until a user who was refused tries again."""
 METHODS = ("grad_cam", "hires_cam", "layer_cam", "saliency")
 
 
 @dataclass
 class User:
-    """A user with an image, its answer, and what the user received."""
+    """A user with an image and its answer."""
 
     client: Client
     image: Path
     method: str
     expected: tuple[Any, ...] = ()
-    seconds: list[float] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
-    """Requests without an answer when its request was sent, with this one."""
-    until: list[int] = field(default_factory=list)
-    """Answers to all users from then until its own, with this one."""
-    wrong: list[str] = field(default_factory=list)
-    full: int = 0
 
     def answer(self, late: float) -> tuple[Any, ...]:
         """Return what identifies an answer: the method, the classes with probabilities, and the map's statistics."""
@@ -70,52 +54,56 @@ class Traffic:
     """Requests of all users, counted."""
 
     def __init__(self, until: float, late: float) -> None:
-        self.until, self.late = until, late
-        self._waiting, self._answers, self._lock = 0, 0, threading.Lock()
+        self.end, self.late = until, late
+        self._waiting, self._lock = 0, threading.Lock()
+        self.answers: list[tuple[float, int, int]] = []
+        """The seconds, the requests without an answer when it was sent, and the answers to all users from then until
+        its own; with this one.
+        """
+        self.wrong: list[str] = []
+        self.full = 0
 
-    def ask(self, user: User, rounds: int) -> None:
-        """Ask again and again; after a refusal, try again a little later."""
-        while len(user.seconds) + len(user.wrong) < rounds and time.monotonic() < self.until:
+    def ask(self, user: User, rounds: int) -> bool:
+        """Ask again and again, after a refusal a little later; return whether there was an answer."""
+        done, answered = 0, False
+        while done < rounds and time.monotonic() < self.end:
             with self._lock:
                 self._waiting += 1
-                before, answers, started = self._waiting, self._answers, time.monotonic()
+                before, answers, started = self._waiting, len(self.answers), time.monotonic()
             found, error = None, ""
             try:
                 found = user.answer(self.late)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {str(failure)[:150]}"
+            full = "Queue is full" in error or "requests are in progress" in error
             with self._lock:
                 self._waiting -= 1
-                self._answers += not error
-                until = self._answers - answers
-            if any(text in error for text in FULL):
-                user.full += 1
-                time.sleep(AGAIN)
-            elif error:
-                user.wrong.append(error)
-            else:
-                user.seconds.append(time.monotonic() - started)
-                user.before.append(before)
-                user.until.append(until)
-                if found != user.expected:
-                    user.wrong.append(f"another answer: {found} instead of {user.expected}")
+                self.full += full
+                if not error:
+                    seconds = time.monotonic() - started
+                    self.answers.append((seconds, before, len(self.answers) + 1 - answers))
+                    error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
+                    answered = True
+                if error and not full:
+                    self.wrong.append(error)
+            if full:
+                time.sleep(10.0)
+            done += not full
+        return answered
 
 
-def attack(server: Server, stop: threading.Event, sent: list[int]) -> None:
-    """Send hostile requests until the end."""
-    rng = random.Random(1)
-    while not stop.wait(0.3):
-        with contextlib.suppress(httpx.HTTPError, OSError):  # an upload may be refused
-            sent.append(rng.randrange(4))
-            if sent[-1] == 0:
-                upload(server, rng.randbytes(200_000), "x.png")
-            elif sent[-1] == 1:
-                status(server, "POST /gradio_api/call/explain", b"[" * 50_000)
-            elif sent[-1] == 2:
-                status(server, "GET /gradio_api/file=/etc/passwd")
-            else:
-                file = {"path": upload(server, DAMAGED, "x.png"), "meta": FILE}
-                status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
+def attack(server: Server, rng: random.Random, sent: list[int]) -> None:
+    """Send a hostile request."""
+    sent.append(rng.randrange(4))
+    if sent[-1] == 0:
+        upload(server, rng.randbytes(200_000), "x.png")
+    elif sent[-1] == 1:
+        status(server, "POST /gradio_api/call/explain", b"[" * 50_000)
+    elif sent[-1] == 2:
+        status(server, "GET /gradio_api/file=/etc/passwd")
+    else:
+        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + bytes(99), "x.png"), "meta": FILE}
+        status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
 
 
 def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[Row], list[str]]:
@@ -126,7 +114,8 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
         def make(number: int) -> User:
             path = Path(folder) / f"{number}.jpg"
             path.write_bytes(crop(random.Random(number), 300))  # an image that no other user has
-            client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=WAIT)
+            patient = {"timeout": 600.0}  # otherwise it gives up after a few seconds on a busy server
+            client = Client(server.url, verbose=False, download_files=False, httpx_kwargs=patient)
             return User(client, path, METHODS[number % 4])
 
         with ThreadPoolExecutor(8) as pool:
@@ -136,33 +125,20 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
             started = time.monotonic()
             user.expected = user.answer(LATE)
             times.append(time.monotonic() - started)
-        traffic, stop, sent = Traffic(until, LATE + TIMES * sum(times)), threading.Event(), list[int]()
-        attacker = threading.Thread(target=attack, args=(server, stop, sent))
-        attacker.start()
-        with ThreadPoolExecutor(count) as pool:
-            list(pool.map(lambda user: traffic.ask(user, rounds), users))
-        stop.set()
-        attacker.join()
-    return report(users, statistics.mean(times[len(times) // 4 :]), len(sent))
-
-
-def report(users: list[User], one: float, hostile: int) -> tuple[list[Row], list[str]]:
-    """Return the lines of the table and the failures."""
-    seconds, before, until = (
-        sorted(each for user in users for each in getattr(user, name)) for name in ("seconds", "before", "until")
-    )
-    late, most_before, most_until = (row[int(0.95 * len(row))] if row else 0.0 for row in (seconds, before, until))
-    wrong = [failure for user in users for failure in user.wrong]
-    full, served = sum(user.full for user in users), sum(bool(user.seconds) for user in users)
-    most = f"{most_until:.0f}, sent before {most_before:.0f}"
-    fair = most_until <= MORE * most_before + EXTRA
-    distinct = len({user.expected for user in users})
+        traffic, sent, rng = Traffic(until, LATE + TIMES * sum(times)), list[int](), random.Random(1)
+        with repeatedly(lambda: attack(server, rng, sent), pause=0.3), ThreadPoolExecutor(count) as pool:
+            served = sum(pool.map(lambda user: traffic.ask(user, rounds), users))
+    full, wrong = traffic.full, traffic.wrong
+    one, distinct = statistics.mean(times[len(times) // 4 :]), len({user.expected for user in users})
+    columns = [sorted(column) for column in zip(*traffic.answers or [(0.0, 0, 0)], strict=True)]
+    late, most_before, most_until = (column[int(0.95 * len(column))] for column in columns)
+    most, fair = f"{most_until}, sent before {most_before}", most_until <= MORE * most_before + EXTRA
     rows = [
-        Row("users", f"{len(users)}, {distinct} different answers", "all different", distinct == len(users)),
-        Row("users with answers", f"{served} of {len(users)}", "all", served == len(users)),
+        Row("users", f"{count}, {distinct} different answers", "all different", distinct == count),
+        Row("users with answers", f"{served} of {count}", "all", served == count),
         Row("wrong answers and other errors", str(len(wrong)), "0", not wrong),
-        Row("refusals because the queue is full", f"{full} of {full + len(seconds)} requests", "-", True),
-        Row("hostile requests", str(hostile), "-", True),
+        Row("refusals because the queue is full", f"{full} of {full + len(traffic.answers)} requests", "-", True),
+        Row("hostile requests", str(len(sent)), "-", True),
         Row("one request without others", f"{one:.2f} s", "-", True),
         Row("95th percentile", f"{late:.1f} s", "-", True),
         Row("answers until one's own", most, f"{MORE} times + {EXTRA}", fair),

@@ -18,27 +18,21 @@ from typing import Any
 
 from saliscope import limits
 
-BLOCK = 64
-"""Bytes of a small object of Python, whose memory is not in the numbers of the allocator."""
-FOLDER = "GRADIO_TEMP_DIR"
-PATIENCE = 60.0
-
 
 class _Numbers(ctypes.Structure):
     """`struct mallinfo2` of the GNU C library."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    )
+    _fields_ = (("all", ctypes.c_size_t * 10),)
 
 
 def in_use() -> int:
     """Return the bytes in use by this process."""
     count = ctypes.CDLL(None).mallinfo2
     count.restype = _Numbers
-    numbers = count()
-    return int(numbers.uordblks + numbers.hblkhd) + BLOCK * sys.getallocatedblocks()
+    numbers = count().all
+    # The fifth and the eighth are the bytes in use, mapped and from the heap;
+    # 64 bytes for each small object of Python, whose memory is not in the numbers of the allocator
+    return int(numbers[4] + numbers[7]) + 64 * sys.getallocatedblocks()
 
 
 def install() -> None:
@@ -47,7 +41,7 @@ def install() -> None:
     from saliscope.compute import results_cache  # reads the limits
 
     results_cache.BYTES, results_cache.MAX_CACHED = 4 * limits.MB, 4
-    place = _place(Path(os.environ[FOLDER]))
+    place = _place(Path(os.environ["GRADIO_TEMP_DIR"]))
 
     def write(*_: Any) -> None:
         for _ in range(3):  # objects in cycles may own others
@@ -64,7 +58,7 @@ def read(process: int, uploads: Path) -> float:
 
     Errors   RuntimeError if it does not tell them
     """
-    place, until = _place(uploads), time.monotonic() + PATIENCE
+    place, until = _place(uploads), time.monotonic() + 60.0
     place.unlink(missing_ok=True)
     os.kill(process, signal.SIGUSR1)
     while time.monotonic() < until:

@@ -9,11 +9,9 @@ per 1,000 answers, which depends on the noise. If `--rounds` or `--minutes` end 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -24,17 +22,12 @@ import httpx
 from scipy import stats  # a requirement of scikit-learn
 
 from benchmarks.public import meter
-from benchmarks.public.client import SIDES, Visitor, crop
-from benchmarks.public.server import Row, Server, megabytes, running, show
+from benchmarks.public.client import SIDES, Row, Server, Visitor, crop, megabytes, running, show
 from saliscope import limits
 from saliscope.compute.jobs.memory import IDLE
 
 QUOTA = limits.UPLOADS / limits.MB
 """Megabytes of the folder of uploads."""
-LATE = 60.0
-"""Seconds after which a request has failed."""
-PATIENCE = 0.7
-"""Seconds after which a slow method is stopped."""
 SETTLED = 6
 """Questions at the end of a round, more than a cache of the metered page holds."""
 START = 2
@@ -45,8 +38,8 @@ FEWEST = 10
 """Rounds that are judged at least."""
 METER = "from benchmarks.public import meter; meter.install()"
 """Code that installs the meter in the page."""
-MOST, NAP, CALM = 20, 0.5, 3
-"""Measurements at rest, seconds between two of them, and the number without a lower value that ends them."""
+NAP, CALM = 0.5, 3
+"""Seconds between measurements at rest, and the number without a lower value that ends them."""
 LEAK = 100.0
 """Megabytes per 1,000 answers that must be noticed."""
 LIMIT = LEAK / 2
@@ -74,8 +67,8 @@ class Sample:
 def ask(server: Server, session: str, number: int, image: bytes, quick: bool = False) -> bool:
     """Ask the question with this number as a new visitor; return whether it failed."""
     try:
-        with httpx.Client(base_url=server.url, timeout=LATE) as client:
-            Visitor(client, session).ask(random.Random(number), PATIENCE, image, quick)
+        with httpx.Client(base_url=server.url, timeout=60.0) as client:
+            Visitor(client, session).ask(random.Random(number), 0.7, image, quick)
     except (httpx.HTTPError, RuntimeError):
         return True
     return False
@@ -86,16 +79,11 @@ def at_rest(server: Server) -> Sample:
     time.sleep(IDLE + NAP)
     process = server.process.pid
     lowest, calm = meter.read(process, server.uploads), 0
-    for _ in range(MOST):
+    while calm < CALM:
         time.sleep(NAP)
         now = meter.read(process, server.uploads)
         lowest, calm = (now, 0) if now < lowest else (lowest, calm + 1)
-        if calm >= CALM:
-            break
-    size = 0
-    for path in server.uploads.rglob("*"):
-        with contextlib.suppress(OSError):
-            size += path.stat().st_size
+    size = sum(path.stat().st_size for path in server.uploads.rglob("*") if path.is_file())
     files, threads = (len(os.listdir(f"/proc/{process}/{kind}")) for kind in ("fd", "task"))
     return Sample(lowest, megabytes(process), files, threads, size / 2**20)
 
@@ -106,9 +94,7 @@ def at_rest(server: Server) -> Sample:
 def error(values: Sequence[float], growth: float) -> float:
     """Return the standard error of the growth from one value to the next."""
     rest, count = [value - growth * number for number, value in enumerate(values)], len(values)
-    middle = statistics.median(rest)
-    spread = 1.4826 * statistics.median([abs(each - middle) for each in rest])
-    return spread / math.sqrt(count * (count * count - 1) / 12)
+    return float(stats.median_abs_deviation(rest, scale="normal")) / math.sqrt(count * (count * count - 1) / 12)
 
 
 def judge(values: Sequence[float], answers: int) -> tuple[float, bool, bool]:

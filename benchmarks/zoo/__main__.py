@@ -18,7 +18,6 @@ import warnings
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
-IMPORTED = ("torchvision.models.detection", "torchvision.models.segmentation", "timm", "transformers")
 
 
 def main() -> int:
@@ -36,7 +35,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore")
-    for name in (*IMPORTED, "segmentation_models_pytorch"):
+    detection, segmentation = "torchvision.models.detection", "torchvision.models.segmentation"
+    for name in (detection, segmentation, "timm", "transformers", "segmentation_models_pytorch"):
         importlib.import_module(name)  # once, before the processes fork
     found = [network for network in networks() if re.search(chosen.only, network.name)]
     order = [network.name for network in found]

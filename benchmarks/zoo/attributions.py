@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 import explainers
-from benchmarks.zoo.checks import CHECKS, Noted, check, expect, expect_slope, same
+from benchmarks.zoo.checks import CHECKS, Noted, check, expect, expect_slope, layout_of_default, same
 from benchmarks.zoo.oracles import edited, outputs
 from benchmarks.zoo.subject import Subject
 
@@ -25,7 +25,7 @@ NODES = 3
 @check("steady")
 def steady(subject: Subject) -> str:
     """Gradients are the same in two calls, one image at a time and in training mode; the model does not change."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
 
     def slope(images: Tensor) -> Tensor:
         return explainers.saliency(model, images, subject.target, **subject.options_for(model))
@@ -37,15 +37,13 @@ def steady(subject: Subject) -> str:
     alone = torch.cat([slope(images[n : n + 1]) for n in range(len(images))])
     same(alone, first, max(tolerance, subject.network.rounding), "one by one")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
-    modes = [module.training for module in model.modules()]
     model.train()
     try:
         found, words = slope(images), "the same in training mode"
     except explainers.UnsupportedModel as error:
         found, words = first, f"training mode is refused: {error}"
     changed = [module for module in model.modules() if not module.training]
-    for module, mode in zip(model.modules(), modes, strict=True):
-        module.training = mode
+    model.eval()
     expect(not changed, "the mode of a module has changed")
     for name, tensor in model.state_dict().items():
         expect(name not in before or torch.equal(tensor, before[name]), f"{name} has changed")
@@ -56,7 +54,7 @@ def steady(subject: Subject) -> str:
 @check("IG")
 def integrated_gradients(subject: Subject) -> str:
     """Integrated gradients at three points by autograd, whose gradient central differences confirm."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
     x, score = images[:1], subject.score(subject.plain(model))
     actual = explainers.integrated_gradients(model, x, subject.target, steps=NODES, **subject.options_for(model))
     points, weights = (torch.tensor(each).to(x) for each in numpy.polynomial.legendre.leggauss(NODES))
@@ -73,7 +71,7 @@ def integrated_gradients(subject: Subject) -> str:
 @check("DeepLIFT")
 def deep_lift(subject: Subject) -> str:
     """The sum is the score minus that of a black image."""
-    model, images, tolerance = subject.in_float64()
+    model, images, tolerance = subject.in_float64
     score, options = subject.score(model), subject.options_for(model)
     with torch.no_grad():
         changes = score(images) - score(torch.zeros_like(images))
@@ -95,7 +93,7 @@ def _few(values: Tensor) -> str:
 @check("LRP")
 def lrp(subject: Subject) -> str:
     """The epsilon rule conserves the score of a copy without additive constants."""
-    model, images, _ = subject.in_float64()
+    model, images, _ = subject.in_float64
     plain = without_constants(copy.deepcopy(model))
     score, x, options = subject.score(plain), images[:1], subject.options_for(plain)
     with torch.no_grad():
@@ -186,8 +184,7 @@ def attention_rollout(subject: Subject) -> str:
 def channel_effects(subject: Subject) -> str:
     """Three channels set to zero by a hook."""
     score, x, name, effects = subject.score(), subject.images[:1], subject.default, subject.effects
-    layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout from evidence")
+    layout = layout_of_default(subject)
     chosen = sorted({int(effects[0].argmax()), int(effects[0].argmin()), effects.shape[1] // 2})
 
     def zeroed(channel: int) -> float:
@@ -209,9 +206,7 @@ def channel_effects(subject: Subject) -> str:
 @check("Ablation-CAM")
 def ablation_cam(subject: Subject) -> str:
     """The activations weighted by the effects."""
-    x, name = subject.images[:1], subject.default
-    layout = subject.layout(name)
-    expect(layout is not None, f"{name}: no layout from evidence")
+    x, name, layout = subject.images[:1], subject.default, layout_of_default(subject)
     actual = explainers.ablation_cam(subject.model, x, subject.target, relu=False, **subject.options)
     kept = outputs(subject.model, subject.score(), x, [name])[name]
     right = torch.einsum("nk,nkhw->nhw", subject.effects.to(kept), layout.maps(kept))
@@ -236,7 +231,7 @@ class _Recorder(nn.Module):
 def rise(subject: Subject) -> str:
     """Computed from the masked images that the network received; batches of 1 and 4."""
     x, score = subject.images[:1], subject.score()
-    recorder = _Recorder(subject.call(subject.model)).eval()
+    recorder = _Recorder(subject.network.call(subject.model)).eval()
     model, options = (subject.model, {"forward": lambda x: recorder(x)}) if subject.options else (recorder, {})
     maps = [explainers.rise(model, x, subject.target, samples=12, batch_size=1, **options)]
     recorder.log.clear()  # the first call also checks the network with other images

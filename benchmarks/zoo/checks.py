@@ -74,6 +74,13 @@ def expect_slope(score: Callable[[float], float], slope: float, tolerance: float
         expect(gap <= tolerance * abs(found[0]) + 1e-8, f"oracle: gradient {slope:.4g}, by differences {found[0]:.4g}")
 
 
+def layout_of_default(subject: Subject) -> Layout:
+    """Return the layout of the default layer from evidence."""
+    found = subject.layout(subject.default)
+    expect(found is not None, f"{subject.default}: no layout from evidence")
+    return found
+
+
 @check("default layer")
 def default_layer(subject: Subject) -> str:
     """It is on every path to the score, with a gradient at its patches; no later layer with a grid of 4 × 4 is."""
@@ -167,15 +174,15 @@ def layout(subject: Subject) -> str:
     stages = [name for name, layer in layers.items() if layer.stage]
     spatial = [name for name, layer in layers.items() if layer.grid and min(layer.grid) > 1]
     names = list(dict.fromkeys([subject.default, *stages, *spatial[:: max(1, len(spatial) // 24)]]))
-    shapes = {step.name: step.shape for step in subject.steps[0]}
-    subject.lit([name for name in names if len(shapes.get(name, ())) != 4 or subject.network.fixed])
-    wrong = [words for name in names if (words := _wrong_layout(subject, layers[name], shapes.get(name)))]
+    subject.light([name for name in names if len(subject.shapes.get(name, ())) != 4 or subject.network.fixed])
+    wrong = [words for name in names if (words := _wrong_layout(subject, layers[name]))]
     expect(not wrong, f"{len(wrong)} of {len(names)} layers: " + "; ".join(wrong[:4]))
     return f"{len(names)} layers, {len(stages)} of them stages"
 
 
-def _wrong_layout(subject: Subject, layer: explainers.Layer, shape: tuple[int, ...] | None) -> str:
+def _wrong_layout(subject: Subject, layer: explainers.Layer) -> str:
     """Return what is wrong with the layout from `list_layers`, or an empty string."""
+    shape = subject.shapes.get(layer.name)
     axes = {"NCHW": (2, 3), "NHWC": (1, 2), "tokens": (1,)}.get(layer.layout)
     if shape is None or layer.grid is None or axes is None:
         return f"{layer.name} {layer.shape}: {'returns no tensor' if shape is None else 'has no grid in list_layers'}"
@@ -184,7 +191,7 @@ def _wrong_layout(subject: Subject, layer: explainers.Layer, shape: tuple[int, .
     # A pool to a fixed grid has the same shape for every image, so only the positions of patches are evidence.
     pooled = not possible and claim.grid[0] == claim.grid[1]
     value = subject.evidence(layer.name, claim, pooled) if possible or pooled else 0.0
-    rival, best = subject.best(layer.name, shape)
+    rival, best = subject.best(layer.name)
     clearly = best is not None and best != claim and rival > max(2 * PROOF, value + 0.15)
     if (possible or value > PROOF / 2) and not clearly:
         return ""
@@ -198,11 +205,10 @@ def _wrong_layout(subject: Subject, layer: explainers.Layer, shape: tuple[int, .
 @check("Grad-CAM")
 def grad_cam(subject: Subject) -> str:
     """A hook and autograd in float64, for batches of 1 and 2; that gradient by central differences."""
-    name, (model, images, tolerance) = subject.default, subject.in_float64()
+    name, (model, images, tolerance) = subject.default, subject.in_float64
     options = {"relu": False, **subject.options_for(model)}
     maps = [explainers.grad_cam(model, images[:count], subject.target, **options) for count in (1, 2)]
-    found = subject.layout(name)
-    expect(found is not None, f"{name}: no layout by evidence")
+    found = layout_of_default(subject)
     plain = subject.plain(model)
     score = subject.score(plain)
     a, g = gradient(plain, score, name, images)
@@ -239,9 +245,11 @@ def positions(subject: Subject) -> str:
 def _misplaced(subject: Subject, name: str) -> str | None:
     """Return what is wrong with the positions of a layer, an empty string if nothing is, None if it is not local."""
 
+    layer = next(layer for layer in subject.layers if layer.name == name)
+
     def maps(images: Tensor) -> Tensor:
         own = explainers.feature_maps(subject.model, images, layer=name, **subject.options)
-        return explainers.place(own, subject.placement(name))
+        return explainers.place(own, layer.placement)
 
     one, judged = subject.images[:1], False
     before = maps(one)
@@ -254,7 +262,7 @@ def _misplaced(subject: Subject, name: str) -> str | None:
         related = oracles.correlation(expected[:, axis], found)
         if abs(related) >= CLEAR:
             judged = True
-            stride = next(layer.stride for layer in subject.layers if layer.name == name)[axis] / subject.size[axis]
+            stride = layer.stride[axis] / subject.size[axis]
             off = float((found - expected[:, axis]).abs().median())
             if related < 0 or off > max(stride, 1 / 12):
                 kind = ("height", "width")[axis]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
 Score = Callable[[Tensor], Tensor]
@@ -44,26 +45,21 @@ class Layout:
         return tokens.unflatten(2, self.grid)
 
 
+def _parts(output: Any) -> tuple[list[Any], Any]:
+    """Return the parts of a module's output, the output itself if it is a tensor, and their structure."""
+    return tree_flatten(output, is_leaf=lambda part: part is not output)
+
+
 def first_tensor(output: Any) -> Any:
-    """Return the tensor in the output of a module, the output itself or the first in it; None if there is none."""
-    if isinstance(output, Tensor):
-        return output
-    values = list(output.values()) if isinstance(output, dict) else output
-    values = values if isinstance(values, (tuple, list)) else ()
-    return next((each for each in values if isinstance(each, Tensor)), None)
+    """Return the first tensor in the output of a module, or None."""
+    return next((part for part in _parts(output)[0] if isinstance(part, Tensor)), None)
 
 
 def put_back(output: Any, tensor: Tensor) -> Any:
     """Return `output` with its first tensor replaced."""
-    if isinstance(output, Tensor):
-        return tensor
-    first = first_tensor(output)
-    if isinstance(output, dict):
-        changed = type(output)(output)
-        changed[next(key for key, value in output.items() if value is first)] = tensor
-        return changed
-    index = next(i for i, value in enumerate(output) if value is first)
-    return type(output)([*output[:index], tensor, *output[index + 1 :]])
+    parts, structure = _parts(output)
+    parts[next(i for i, part in enumerate(parts) if isinstance(part, Tensor))] = tensor
+    return tree_unflatten(parts, structure)
 
 
 @contextmanager
@@ -161,7 +157,7 @@ def patches(images: Tensor) -> list[Lit]:
 
 def candidates(shape: tuple[int, ...], size: tuple[int, int]) -> list[Layout]:
     """Return all layouts of a tensor of one image that fit the image's proportions."""
-    if shape[0] != 1 or len(shape) not in (3, 4):
+    if len(shape) not in (3, 4) or shape[0] != 1:
         return []
     if len(shape) == 4:
         found = [Layout(axes, (shape[axes[0]], shape[axes[1]])) for axes in ((1, 2), (2, 3))]
@@ -195,10 +191,8 @@ def centers(changes: Tensor, least: float = 0.0) -> list[Tensor]:
     relative = relative / relative.mean(0).clamp(min=max(1e-300, least * float(relative.mean())))
     weights = (relative / relative.amax((1, 2), keepdim=True).clamp(min=1e-300)) ** 16
     weights = weights / weights.sum((1, 2), keepdim=True).clamp(min=1e-300)
-    return [
-        (weights.sum(2 - axis) * (torch.arange(cells, dtype=torch.float64) + 0.5) / cells).sum(1)
-        for axis, cells in enumerate(changes.shape[1:])
-    ]
+    places = [(torch.arange(cells, dtype=torch.float64) + 0.5) / cells for cells in changes.shape[1:]]
+    return [(weights.sum(2 - axis) * place).sum(1) for axis, place in enumerate(places)]
 
 
 def correlation(one: Tensor, other: Tensor) -> float:

@@ -55,6 +55,10 @@ class Network:
         """Return whether the network accepts only one size, a square."""
         return len(self.sizes) == 1 and self.sizes[0][0] == self.sizes[0][1]
 
+    def call(self, model: nn.Module) -> Callable[[Tensor], Any]:
+        """Return the function of images: `forward` or the model itself."""
+        return self.forward(model) if self.forward else model
+
 
 class Subject:
     """A network for images of one size."""
@@ -63,12 +67,11 @@ class Subject:
         self.network, self.size = network, size
         torch.manual_seed(0)
         model = network.make(size).eval()
-        call = network.forward(model) if network.forward else model
-        self.model = randomize(model, call, size)
+        self.images = random_images((2, *size))
+        self.model = randomize(model, network.call(model), self.images)
         if network.finish:
             self.model = network.finish(self.model)
-        self._lit: dict[str, tuple[Tensor, list[Lit]]] = {}
-        self.images = random_images((2, *size))
+        self.lit: dict[str, tuple[Tensor, list[Lit]]] = {}
         self.target, self.seen = network.target, network.seen or size
         self.options = self.options_for(self.model)
 
@@ -76,12 +79,9 @@ class Subject:
         """Return the keywords of a call besides model and images."""
         return {"forward": self.network.forward(model)} if self.network.forward else {}
 
-    def call(self, model: nn.Module) -> Callable[[Tensor], Any]:
-        return self.network.forward(model) if self.network.forward else model
-
     def score(self, model: nn.Module | None = None) -> Callable[[Tensor], Tensor]:
         """Images -> scores [N] of the target, by `model`."""
-        call, target = self.call(model or self.model), self.network.target
+        call, target = self.network.call(model or self.model), self.network.target
 
         def score(images: Tensor) -> Tensor:
             output = call(images)
@@ -92,14 +92,16 @@ class Subject:
 
         return score
 
+    @cached_property
     def in_float64(self) -> tuple[nn.Module, Tensor, float]:
         """Return network, images and tolerance in float64, or in float32 if the network cannot run in float64."""
+        precise, images = copy.deepcopy(self.model).double(), self.images.double()
         try:
             with torch.no_grad():
-                self.score(self.precise)(self.images[:1].double())
+                self.score(precise)(images[:1])
         except (RuntimeError, TypeError, ValueError):
             return self.model, self.images, 2e-3
-        return self.precise, self.images.double(), 1e-5
+        return precise, images, 1e-5
 
     def plain(self, model: nn.Module | None = None) -> nn.Module:
         """Return the network without checkpoints, inside which hooks see no gradient."""
@@ -133,17 +135,8 @@ class Subject:
         return explainers.channel_effects(self.model, self.images[:1], self.target, **self.options)
 
     @cached_property
-    def precise(self) -> nn.Module:
-        """Return a copy in float64."""
-        return copy.deepcopy(self.model).double()
-
-    @cached_property
     def layers(self) -> list[explainers.Layer]:
         return explainers.list_layers(self.model, self.images[:1], **self.options)
-
-    def placement(self, name: str) -> explainers.Placement | None:
-        """Return where the cells of a layer lie, None if they cover the image evenly."""
-        return next((layer.placement for layer in self.layers if layer.name == name), None)
 
     @cached_property
     def default(self) -> str:
@@ -154,18 +147,19 @@ class Subject:
     def steps(self) -> tuple[list[Step], int]:
         return steps(self.model, self.score(), self.images[:1])
 
-    def lit(self, names: list[str]) -> dict[str, tuple[Tensor, list[Lit]]]:
-        """Return the outputs of these calls for the first image, and for the image with each patch."""
-        missing = [name for name in names if name not in self._lit]
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of all outputs."""
+        return {step.name: step.shape for step in self.steps[0]}
+
+    def light(self, names: list[str]) -> None:
+        """Store the outputs of these calls for the first image, and for the image with each patch."""
+        missing = [name for name in names if name not in self.lit]
         if missing:
             score, one = self.score(), self.images[:1]
-            before = outputs(self.model, score, one, missing)
-            after: dict[str, list[Lit]] = {name: [] for name in before}
-            for changed, position in patches(one):
-                for name, tensor in outputs(self.model, score, changed, missing).items():
-                    after[name].append((tensor, position))
-            self._lit |= {name: (before[name], after[name]) for name in before}
-        return {name: self._lit[name] for name in names if name in self._lit}
+            after = [(outputs(self.model, score, image, missing), position) for image, position in patches(one)]
+            for name, before in outputs(self.model, score, one, missing).items():
+                self.lit[name] = before, [(found[name], position) for found, position in after]
 
     @cached_property
     def turned(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -189,8 +183,9 @@ class Subject:
         turns = (upright[rows], upright[columns]) == (lying[columns], lying[rows])
         return turns and upright[rows] != upright[columns] and upright[other] == lying[other]
 
-    def best(self, name: str, shape: tuple[int, ...]) -> tuple[float, Layout | None]:
+    def best(self, name: str) -> tuple[float, Layout | None]:
         """Return the layout with the best evidence and its value; ties go to the layout with fewer extra tokens."""
+        shape = self.shapes.get(name, ())
         found = candidates(shape, self.seen)
         rated = [(self.evidence(name, each) - 0.01 * each.extra, each) for each in found]
         value, layout = max(rated, key=lambda pair: pair[0], default=(0.0, None))
@@ -214,28 +209,36 @@ class Subject:
         seen = None if pooled else self.follows(name, layout)
         if seen is not None:
             return float(seen)
-        ((before, after),) = self.lit([name]).values()
+        self.light([name])
+        before, after = self.lit[name]
         same = all(tensor.shape == before.shape for tensor, _ in after)
         return lit(layout, before, after) if same else 0.0
 
     def layout(self, name: str) -> Layout | None:
         """Return the layout of a call's output from evidence."""
-        shape = next((step.shape for step in self.steps[0] if step.name == name), ())
-        return self.best(name, shape)[1]
+        return self.best(name)[1]
 
 
 # Random weights that make every part of a network matter, so that an error in any of them is visible
 
 
-def randomize(model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], seed: int = 0) -> nn.Module:
+def randomize(model: nn.Module, call: Callable[[Tensor], Any], images: Tensor) -> nn.Module:
     """Randomize biases, norms, layer scales and embeddings in place, and set batch norm statistics with `call`."""
-    draws = torch.Generator().manual_seed(seed)
+    draws = torch.Generator().manual_seed(0)
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.running_var is not None]
     with torch.no_grad():
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.is_floating_point():
                     _randomize(module, name, parameter, draws)
-    _measure_batch_norms(model, call, size, draws)
+        handles = [norm.register_forward_pre_hook(_take_statistics) for norm in norms]
+        if norms:
+            call(images)
+        for norm, handle in zip(norms, handles, strict=True):
+            handle.remove()
+            spread = norm.running_var.sqrt()
+            norm.running_mean += 0.2 * spread * torch.randn(len(spread), generator=draws)
+            norm.running_var *= 0.7 + 0.8 * torch.rand(len(spread), generator=draws)
     return model.eval().requires_grad_(False)
 
 
@@ -258,25 +261,6 @@ def _randomize(module: nn.Module, name: str, parameter: Tensor, draws: torch.Gen
         parameter.copy_((middle if abs(middle) > 0.3 else 0.3 * (parameter.ndim < 3)) + 0.2 * noise)
 
 
-def _measure_batch_norms(
-    model: nn.Module, call: Callable[[Tensor], Any], size: tuple[int, int], draws: torch.Generator
-) -> None:
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.running_var is not None]
-    if not norms:
-        return
-    handles = [norm.register_forward_pre_hook(_take_statistics) for norm in norms]
-    try:
-        with torch.no_grad():
-            call(random_images((2, *size), 3))
-    finally:
-        for handle in handles:
-            handle.remove()
-    for norm in norms:
-        spread = norm.running_var.sqrt()
-        norm.running_mean += 0.2 * spread * torch.randn(len(spread), generator=draws)
-        norm.running_var *= 0.7 + 0.8 * torch.rand(len(spread), generator=draws)
-
-
 def _take_statistics(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     values = inputs[0].transpose(0, 1).flatten(1)
     # With few rows, as after pooling, use the variance over all channels.
@@ -285,10 +269,10 @@ def _take_statistics(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     norm.running_var.copy_((values.var(1) if many else 0) + (0.1 if many else 1.0) * float(values.var()) + 1e-3)
 
 
-def random_images(size: tuple[int, int, int], channels: int = 3, seed: int = 1) -> Tensor:
-    """Return [N, C, H, W]: coarse color patches with noise, in the range of normalized photos."""
-    draws = torch.Generator().manual_seed(seed)
+def random_images(size: tuple[int, int, int]) -> Tensor:
+    """Return [N, 3, H, W]: coarse color patches with noise, in the range of normalized photos."""
+    draws = torch.Generator().manual_seed(1)
     count, height, width = size
-    coarse = torch.randn(count, channels, 6, 6, generator=draws)
+    coarse = torch.randn(count, 3, 6, 6, generator=draws)
     smooth = nn.functional.interpolate(coarse, (height, width), mode="bilinear", align_corners=False)
-    return smooth + 0.5 * torch.randn(count, channels, height, width, generator=draws)
+    return smooth + 0.5 * torch.randn(count, 3, height, width, generator=draws)

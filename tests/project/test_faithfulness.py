@@ -10,7 +10,7 @@ from PIL import Image
 
 import explainers
 from benchmarks import gallery
-from benchmarks.faithfulness import table as results
+from benchmarks.faithfulness import measure as results
 from benchmarks.faithfulness.measure import CONTROLS
 from benchmarks.significance import evaluations
 from explainers.registry import METHODS

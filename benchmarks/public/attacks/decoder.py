@@ -9,15 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.public.client import IMAGE, Result, explain, upload
-from benchmarks.public.server import Server, children
+from benchmarks.public.client import IMAGE, Result, Server, children, explain, upload
 from saliscope import limits
 from saliscope.images.decoder import pool, sandbox
 from tests.saliscope.images.test_sandbox import REFUSED, Victim, attempt
 
-HIJACKED = "tests.support.hijacked_decoder"
-PATIENCE = 10.0
-"""Seconds until a new decoder is in the sandbox on a busy machine."""
 LIMITS = {
     "Max address space": str(limits.DECODE_MEMORY),
     "Max cpu time": str(int(limits.DECODE_SECONDS) + 2),
@@ -31,9 +27,8 @@ def attacks(server: Server) -> Iterator[Result]:
     if sys.platform != "linux":  # the limits are all that other systems have
         return
     yield from decoders_of(server)
-    one = pool.Pool(1, module=(HIJACKED,))
-    one.prepare()
-    try:
+    with contextlib.closing(pool.Pool(1, module=("tests.support.hijacked_decoder",))) as one:
+        one.prepare()
         yield Result("an image in the sandbox", one.call(IMAGE.read_bytes(), task="image")[0]["size"], [600, 400])
         file = Path(upload(server, b"secret", "secret.jpg"))
         file.chmod(0o666)
@@ -45,14 +40,12 @@ def attacks(server: Server) -> Iterator[Result]:
         yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
         yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
-    finally:
-        one.close()
 
 
 def decoders_of(server: Server) -> Iterator[Result]:
     """Look at the decoders of the page itself, from outside."""
     explain(server)
-    found, until = _decoders(server.process.pid), time.monotonic() + PATIENCE
+    found, until = _decoders(server.process.pid), time.monotonic() + 10.0  # on a busy machine
     while {str(*status["Seccomp"]) for status in found.values()} != {"2"} and time.monotonic() < until:
         time.sleep(0.2)  # a new one enters the sandbox before it reads a file
         found = _decoders(server.process.pid)
@@ -60,10 +53,8 @@ def decoders_of(server: Server) -> Iterator[Result]:
         rights = [*status["NoNewPrivs"], *status["Seccomp"], int(status["CapEff"][0], 16), "0" in status["Uid"]]
         yield Result("no new privileges, a filter, no capabilities, not root", rights, ["1", "2", 0, False])
         lines = Path(f"/proc/{process}/limits").read_text(encoding="ascii").splitlines()
-        found_limits = {
-            name: line[len(name) :].split()[0] for name in LIMITS for line in lines if line.startswith(name)
-        }
-        yield Result("the limits of the process", found_limits, LIMITS)
+        own = {name: line[len(name) :].split()[0] for line in lines for name in LIMITS if line.startswith(name)}
+        yield Result("the limits of the process", own, LIMITS)
         if os.geteuid() == 0:  # others cannot see the descriptors
             kinds = sorted(os.readlink(path).partition(":")[0] for path in Path(f"/proc/{process}/fd").iterdir())
             yield Result("descriptors", kinds, ["/dev/null"] * 3 + ["pipe"] * 2)

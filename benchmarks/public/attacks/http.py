@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.public.client import FILE, IMAGE, LISTED, Result, call, check, connections, status, statuses, upload
-from benchmarks.public.server import Server
+from benchmarks.public import client
+from benchmarks.public.client import FILE, IMAGE, LISTED, Result, Server, check, status, statuses, upload
 from saliscope import limits
 
 UPLOAD = "POST /gradio_api/upload\r\nContent-Type: multipart/form-data; boundary=b"
@@ -58,7 +58,7 @@ def links(server: Server) -> Iterator[Result]:
                 for route in ("call/explain", "run/explain", "queue/join", "call/v2/explain"):
                     data = {"image": file} if "v2" in route else {"data": [file, *[""] * 6], "fn_index": 0}
                     yield from check(server, [(f"POST /gradio_api/{route}", data, 403)])
-        answer = call(server, "explain", ["https://example.com is a text", "", "", "", "", None, ""])
+        answer = client.call(server, "explain", ["https://example.com is a text", "", "", "", "", None, ""])
         message = "The image must be an uploaded file. Upload it first."
         yield Result("a link as the image", (answer[0], answer[1]["error"]), ("error", message))
         listener.settimeout(0.5)
@@ -83,7 +83,7 @@ def bodies(server: Server) -> Iterator[Result]:
         rows.append((head, b"x" * 50, 400))
     yield from check(server, rows)
     for kind, start in LISTED["begun"].items():
-        with connections(server, 150, start):
+        with client.connections(server, 150, start):
             yield Result(f"an answer during 150 slow {kind}", status(server, "GET /config"), 200)
 
 
@@ -175,18 +175,18 @@ SCRIPTS = re.compile(r"[\"'(](?:\./|/)?((?:hl|assets|static)/[\w./-]+\.(?:js|css
 
 def policy(server: Server) -> Iterator[Result]:
     """Ask for pages, files and errors of every kind."""
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        linked = sorted(set(SCRIPTS.findall(client.get("/").text)))
+    with httpx.Client(base_url=server.url, timeout=60) as visitor:
+        linked = sorted(set(SCRIPTS.findall(visitor.get("/").text)))
         yield Result("the page links files", len(linked) > 3, True)
         files = ["/hl-examples/coffee.jpg", f"/gradio_api/file={upload(server, IMAGE.read_bytes())}"]
         found = dict.fromkeys([*LISTED["pages"], *(f"/{path}" for path in linked), *files], (200,))
         for path, expected in (found | dict.fromkeys(LISTED["missing"], (403, 404))).items():
-            answer = client.get(path)
+            answer = visitor.get(path)
             yield Result(f"GET {path[:60]}: {answer.status_code}", answer.status_code in expected, True)
             yield from _headers(f"GET {path[:60]}", answer)
         for name, body in LISTED["others"].items():
-            yield from _headers(name, client.request(*name.split(), json=body))
-        with client.stream("GET", "/gradio_api/queue/data", params={"session_hash": "policy"}) as stream:
+            yield from _headers(name, visitor.request(*name.split(), json=body))
+        with visitor.stream("GET", "/gradio_api/queue/data", params={"session_hash": "policy"}) as stream:
             yield from _headers("an event stream", stream)
 
 

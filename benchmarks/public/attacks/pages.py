@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from playwright.sync_api import Error, sync_playwright
 
-from benchmarks.public.client import Result
-from benchmarks.public.server import ROOT, Server, running
+from benchmarks.public.client import ROOT, Result, Server, running
+from tests.saliscope.browser.conftest import ARGUMENTS, Visit, chromium
+from tests.support.image_files import save
 
 PAYLOADS = (
     "<img src=x onerror=ran()>",
@@ -36,14 +38,12 @@ ANSWERED = """() => { const kind = document.documentElement.dataset.hlState;
 """Also if a link has no image, so that there is nothing to compute."""
 FIELDS = "input:not([type=range]):not([type=checkbox]):not([type=radio]):not([type=file]):not([type=color])"
 FIELDS += ":not([type=number]):visible, textarea:visible"
-BUTTONS = ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure")
 PATIENCE = 60_000
 NAMES = [payload.replace("/", "\u2215") for payload in PAYLOADS]
 """Payloads as file names, which have no slashes."""
-ITEMS = ("Figure, SVG", "Figure, PDF", "Bundle")
-PAGE = ROOT / "saliscope" / "page"
 MODEL, WORDS = "scripts", "words"
 CODE = """
+from collections import OrderedDict
 from torch import nn
 PAYLOADS = {payloads!r}
 TITLE, CLASSES, WEIGHTS = PAYLOADS[0], len(PAYLOADS), PAYLOADS[2]
@@ -51,15 +51,12 @@ PREPROCESSING = {{"size": 64, "resize": 64, "mean": (0.5,) * 3, "std": (0.5,) * 
 def labels():
     return list(PAYLOADS)
 def build():
-    network = nn.Sequential()
+    layers = OrderedDict()
     for number, payload in enumerate(PAYLOADS):
-        name, block = payload.replace(".", "\u2024"), nn.Sequential()
-        block.add_module(name, nn.Conv2d(8 if number else 3, 8, 3, 2 if number < 3 else 1, 1))
-        block.add_module("relu", nn.ReLU())
-        network.add_module(name, block)
-    for name, layer in {{"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(8, CLASSES)}}.items():
-        network.add_module(name, layer)
-    return network
+        name, conv = payload.replace(".", "\u2024"), nn.Conv2d(8 if number else 3, 8, 3, 2 if number < 3 else 1, 1)
+        layers[name] = nn.Sequential(OrderedDict({{name: conv, "relu": nn.ReLU()}}))
+    layers |= {{"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(8, CLASSES)}}
+    return nn.Sequential(layers)
 """
 TEXT = """
 from tests.support.two_encoders import build
@@ -71,51 +68,33 @@ PREPROCESSING = {{"size": 32, "resize": 32, "mean": (0.5,) * 3, "std": (0.5,) * 
 # A page in Chromium that counts scripts which run, and what a person may do on it
 
 
-class Browser:
-    """A page and the number of scripts that ran in its frames."""
+class Browser(Visit):
+    """A page and the scripts that ran in its frames."""
 
     def __init__(self, page: Any, server: Server) -> None:
-        self.page, self.server, self.hits = page, server, 0
-        self.requests: list[str] = []
+        super().__init__(page, server.url)
+        self.hits: list[str] = []
         page.set_default_timeout(PATIENCE)
-        page.expose_function("ran", self._count)
-        page.on("dialog", self._dismiss)
-        page.on("request", lambda request: self.requests.append(request.url))
-
-    def _count(self) -> None:
-        self.hits += 1
-
-    def _dismiss(self, dialog: Any) -> None:
-        self.hits += 1
-        dialog.dismiss()
+        page.expose_function("ran", lambda: self.hits.append("ran"))
+        page.on("dialog", lambda dialog: (self.hits.append("dialog"), dialog.dismiss()))
 
     def open(self, query: str = "") -> None:
         """Open the page and wait for its answer."""
         self.page.goto("about:blank")  # an address that differs in its fragment only would not be loaded
-        self.page.goto(f"{self.server.url}/{query}")
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until the page has an answer."""
-        self.page.wait_for_function(ANSWERED, polling=100)
+        self.page.goto(f"{self.address}/{query}")
+        self.until(ANSWERED)
 
     def new_hits(self) -> int:
         """Return how many scripts ran since the last call."""
         self.page.wait_for_timeout(300)  # an image that does not exist fails a moment later
-        hits, self.hits = self.hits, 0
-        return hits
+        count = len(self.hits)
+        self.hits.clear()
+        return count
 
     def views(self) -> Iterator[str]:
         """Open every view, and every part of it; yield its name."""
-        tabs = self.page.locator("#hl-navigation [role=tab]")
-        for number in range(tabs.count()):
-            tabs.nth(number).click()
-            yield from self._parts(tabs.nth(number).inner_text())
-        entries = self.page.locator("#hl-menu [role=menuitem]")
-        for number in range(entries.count()):
-            self.page.locator("#hl-navigation [aria-haspopup=menu]").first.click()
-            name = entries.nth(number).inner_text()
-            entries.nth(number).click()
+        for name in self.page.locator("#hl-navigation [role=tab], #hl-menu [role=menuitem]").all_inner_texts():
+            self.open_view(name)
             self.page.keyboard.press("Escape")
             yield from self._parts(name)
 
@@ -133,7 +112,7 @@ class Browser:
     def type_everywhere(self, payload: str) -> None:
         """Type a text into every visible field and confirm it."""
         for field in self.page.locator(FIELDS).all():
-            with may_vanish():
+            with contextlib.suppress(Error):
                 field.fill(payload, timeout=1000)
                 self.page.wait_for_timeout(50)  # suggestions
                 field.press("Enter", timeout=1000)
@@ -141,18 +120,18 @@ class Browser:
 
     def use_everything(self) -> None:
         """Click the buttons that start something, and point at what has hints."""
-        for button in BUTTONS:
+        for button in ("Run", "Start", "Compare", "Rank", "Evaluate", "Compute", "Layers", "Table", "Measure"):
             self.click(button)
         self.page.wait_for_timeout(1500)
         for target in self.page.locator("#hl-main canvas:visible, #hl-main [title]:visible").all()[:8]:
-            with may_vanish():
+            with contextlib.suppress(Error):
                 target.hover(force=True, timeout=2000)
 
     def choose_files(self, name: str, content: bytes, within: str = "#hl-main") -> int:
         """Choose a file in every field for files of the current view; return the number of fields."""
         kind, chosen = "application/zip" if name.endswith(".zip") else "image/png", 0
         for field in self.page.locator(f"{within} input[type=file]").all():
-            with may_vanish():
+            with contextlib.suppress(Error):
                 field.set_input_files(files=[{"name": name, "mimeType": kind, "buffer": content}], timeout=1000)
                 chosen += 1
         return chosen
@@ -160,13 +139,13 @@ class Browser:
     def click(self, name: str, within: str = "#hl-main") -> None:
         """Click a visible button, if there is one that can be clicked."""
         button = self.page.locator(within).get_by_role("button", name=name, exact=True).locator("visible=true")
-        with may_vanish():
+        with contextlib.suppress(Error):
             if button.count():
                 button.first.click(timeout=2000)
 
     def saved(self, act: Callable[[], object], folder: Path) -> Path | None:
         """Return the file that an action downloads, or None."""
-        with may_vanish(), self.page.expect_download(timeout=8000) as download:
+        with contextlib.suppress(Error), self.page.expect_download(timeout=8000) as download:
             act()
             path = folder / f"saved{Path(download.value.suggested_filename).suffix}"
             download.value.save_as(path)
@@ -180,40 +159,15 @@ class Browser:
             self.page.wait_for_timeout(500)
 
 
-@contextlib.contextmanager
-def may_vanish() -> Iterator[None]:
-    """Ignore that a component disappeared or is not enabled, as after some answers."""
-    from playwright.sync_api import Error
-
-    with contextlib.suppress(Error):
-        yield
-
-
-@contextlib.contextmanager
-def browsers() -> Iterator[Callable[[Server], Browser]]:
-    """Yield a function that opens a page in a new browser context."""
-    from playwright.sync_api import sync_playwright
-
-    from tests.saliscope.browser.conftest import ARGUMENTS, chromium
-
-    with sync_playwright() as player:
-        running = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-
-        def visit(server: Server) -> Browser:
-            context = running.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
-            return Browser(context.new_page(), server)
-
-        yield visit
-        running.close()
-
-
 # The attacks
 
 
 def scripts(server: Server) -> Iterator[Result]:
     """Yield one result per kind of text."""
-    with browsers() as visit, tempfile.TemporaryDirectory() as place:
-        browser = visit(server)
+    size = {"width": 1280, "height": 900}
+    with sync_playwright() as player, tempfile.TemporaryDirectory() as place:
+        chrome = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        browser = Browser(chrome.new_page(viewport=size), server)
         browser.open()
         browser.page.evaluate(f"document.body.append(document.createRange().createContextualFragment({PAYLOADS[0]!r}))")
         yield Result("a script that does run is counted", browser.new_hits(), 1)
@@ -227,14 +181,14 @@ def scripts(server: Server) -> Iterator[Result]:
         own = (server.url, "data:", "blob:", "about:", "file:")
         yield Result("requests to other hosts", [url for url in browser.requests if not url.startswith(own)], [])
         with running("--model", MODEL, **write_models(Path(place))) as other:
-            yield from _texts(visit(other), Path(place))
-            yield from _sentences(visit(other))
+            yield from _texts(Browser(chrome.new_page(viewport=size), other), Path(place))
+            yield from _sentences(Browser(chrome.new_page(viewport=size), other))
 
 
 def parameters() -> list[str]:
     """Return the names of all parameters in the addresses of the page, from its scripts."""
     names = {"run", "image", "bundle", "view", "__theme", "theme", "deep_link"}  # of reports and of Gradio
-    for script in PAGE.rglob("*.js"):
+    for script in (ROOT / "saliscope" / "page").rglob("*.js"):
         text = script.read_text(encoding="utf-8")
         if "bindParameters" in text:
             for listed in re.findall(r"(?:bindParameters\(\s*|NAMES = |REQUEST_PARAMETERS = )\[([^\]]+)\]", text):
@@ -262,9 +216,7 @@ def links(browser: Browser) -> Iterator[Result]:
 
 
 def _image(side: int = 64) -> bytes:
-    file = io.BytesIO()
-    Image.effect_noise((side, side), 90).convert("RGB").save(file, "PNG")
-    return file.getvalue()
+    return save(Image.effect_noise((side, side), 90).convert("RGB"), "PNG")
 
 
 def _files(browser: Browser) -> Iterator[Result]:
@@ -273,7 +225,7 @@ def _files(browser: Browser) -> Iterator[Result]:
         browser.open()
         chosen = browser.choose_files(f"{name}.png", _image())
         browser.page.wait_for_timeout(1000)
-        browser.settle()
+        browser.until(ANSWERED)
         for _ in browser.views():  # second images
             chosen += browser.choose_files(f"{name}.png", _image(80))
             browser.page.wait_for_timeout(300)
@@ -331,7 +283,7 @@ def _texts(browser: Browser, folder: Path) -> Iterator[Result]:
     for view in browser.views():
         browser.use_everything()
         yield Result(f"the view {view} of this network", browser.new_hits(), 0)
-    for item in ITEMS:
+    for item in ("Figure, SVG", "Figure, PDF", "Bundle"):
         browser.open()
         browser.click("Save", "#hl-overlay")
         button = page.locator("#hl-overlay").get_by_role("button", name=item).first
@@ -349,7 +301,7 @@ def _sentences(browser: Browser) -> Iterator[Result]:
         field.fill(payload)
         field.press("Enter")
         page.wait_for_timeout(700)
-        browser.settle()
+        browser.until(ANSWERED)
         yield Result(f"the sentence {payload[:12]} is shown", payload in page.locator("#hl-status").inner_text(), True)
         yield Result(f"sentences with {payload[:24]}", browser.new_hits(), 0)
     for view in browser.views():

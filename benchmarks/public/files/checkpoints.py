@@ -9,51 +9,30 @@ import json
 import os
 import pickle
 import random
+import resource
 import struct
 import subprocess
-import sys
 import tempfile
+import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from benchmarks.public.files.floods import Call
-from benchmarks.public.server import Row
+from benchmarks.public.client import Row, megabytes, reset_peak
+from benchmarks.public.files.images import Call, mutations
+from saliscope.zoo import checkpoints
 
 SECONDS, MEGABYTES = 1.0, 100.0
 MARKER = "hostile-code-was-run"
-LOADER = """
-import json, os, resource, sys, time, warnings
-from pathlib import Path
-warnings.simplefilter("ignore")
-from saliscope.zoo import checkpoints
-from benchmarks.public.files.checkpoints import network
-from benchmarks.public.server import megabytes, reset_peak
-network()
-size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
-for line in sys.stdin:
-    net = network()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 10, resource.RLIM_INFINITY))
-    reset_peak(os.getpid())
-    before, clock = megabytes(os.getpid()), time.process_time()
-    try:
-        checkpoints.load(net, Path(line.strip()))
-        outcome = "loaded"
-    except checkpoints.BadCheckpoint as error:
-        outcome = str(error)
-    except BaseException as error:
-        outcome = f"!{error!r}"
-    seconds = time.process_time() - clock
-    print(json.dumps([outcome, seconds, megabytes(os.getpid(), "VmHWM") - before]), flush=True)
-"""
-Content = bytes | Callable[[], bytes]
-"""A file's content, or a function that makes it if that takes a second."""
-Files = Iterator[tuple[str, Content]]
+Files = Iterator[tuple[str, bytes | Callable[[], bytes]]]
+"""Names and contents, or functions that make them if that takes a second."""
 
 
 def network() -> nn.Sequential:
@@ -135,9 +114,7 @@ def text(value: str) -> bytes:
 
 def numbers(*row: int) -> bytes:
     """Return the opcodes of integers of any size."""
-    sizes = [max(1, (value.bit_length() + 8) // 8) for value in row]
-    pairs = zip(row, sizes, strict=True)
-    return b"".join(b"\x8a" + bytes([size]) + value.to_bytes(size, "little", signed=True) for value, size in pairs)
+    return b"".join(b"\x8a" + bytes([len(data := pickle.encode_long(value) or b"\0")]) + data for value in row)
 
 
 def tensor_pickle(key: str, count: int, shape: tuple[int, ...], stride: tuple[int, ...] = (1,), at: int = 0) -> bytes:
@@ -253,45 +230,61 @@ def headers() -> Files:
 
 def damaged(count: int = 60) -> Files:
     """Yield good files with changed bytes."""
-    rng, weights = random.Random(7), network().state_dict()
+    weights = network().state_dict()
     seeds = [saved(weights), saved(weights, _use_new_zipfile_serialization=False), tensors(weights)]
-    for number in range(count):
-        data = bytearray(seeds[number % 3])
-        for _ in range(rng.randint(1, 8)):
-            data[rng.randrange(min(len(data), 1500))] = rng.randrange(256)
-        yield f"damaged_{number}.pt", bytes(data[: rng.choice([len(data), len(data) // 2])])
+    for number, data in enumerate(mutations(seeds, count, random.Random(7))):
+        yield f"damaged_{number}.pt", data[: len(data) // (1 + number % 2)]
+
+
+def prepare(before: str, folder: str) -> None:
+    """Prepare a process that loads files: run code in it, and let it use at most 1 GB more."""
+    warnings.simplefilter("ignore")
+    exec(before, {})
+    os.chdir(folder)
+    network()
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + 2**30, size + 2**30))
+
+
+def attempt(path: Path) -> tuple[str, float, float]:
+    """Load a file; return the outcome, the seconds of processor time, and the megabytes that it took."""
+    net = network()
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 10, resource.RLIM_INFINITY))
+    reset_peak(os.getpid())
+    before, clock = megabytes(os.getpid()), time.process_time()
+    try:
+        checkpoints.load(net, path)
+        outcome = "loaded"
+    except checkpoints.BadCheckpoint as error:
+        outcome = str(error)
+    except BaseException as error:
+        outcome = f"!{error!r}"
+    return outcome, time.process_time() - clock, megabytes(os.getpid(), "VmHWM") - before
 
 
 def load(every: int = 1, before: str = "", first: int | None = None) -> tuple[Row, list[str]]:
     """Load files in another process, in which `before` runs first; return a line of the table and the failures."""
     failures: list[str] = []
-    count = most_seconds = most_memory = 0.0
+    count, most_seconds, most_memory = 0, 0.0, 0.0
     with tempfile.TemporaryDirectory() as place:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        command, marker = [sys.executable, "-c", f"{before}\n{LOADER}"], Path(place) / MARKER
-        process = subprocess.Popen(command, cwd=place, env=environment, **pipes)
+        start = functools.partial(ProcessPoolExecutor, 1, get_context("spawn"), prepare, (before, place))
+        pool, marker = start(), Path(place) / MARKER
         for name, content in itertools.islice(files(), 0, first, every):
             path = Path(place) / name
             path.write_bytes(content() if callable(content) else content)
-            process.stdin.write(f"{path}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            count += 1
+            try:
+                outcome, seconds, memory = pool.submit(attempt, path).result()
+            except process.BrokenProcessPool:
+                outcome, seconds, memory, pool = "!the process ended", 0.0, 0.0, start()
             path.unlink()
             if marker.exists():
                 failures.append(f"checkpoint {name}: its code was run")
                 marker.unlink()
-            if not line:
-                failures.append(f"checkpoint {name}: the process ended with status {process.wait()}")
-                process = subprocess.Popen(command, cwd=place, env=environment, **pipes)
-                continue
-            outcome, seconds, memory = json.loads(line)
-            most_seconds, most_memory = max(seconds, most_seconds), max(memory, most_memory)
+            count, most_seconds, most_memory = count + 1, max(seconds, most_seconds), max(memory, most_memory)
             wrong = outcome.startswith("!") or (name.startswith("good") and outcome != "loaded")
             if wrong or seconds > SECONDS or memory > MEGABYTES:
                 failures.append(f"checkpoint {name}: {seconds:.1f} s, {memory:.0f} MB: {outcome[:150]}")
-        process.communicate()
-    measured = f"{count:5.0f} files, {most_seconds:.1f} s, {most_memory:.0f} MB"
+        pool.shutdown()
+    measured = f"{count:5} files, {most_seconds:.1f} s, {most_memory:.0f} MB"
     limit = f"no code is run, {SECONDS:g} s, {MEGABYTES:.0f} MB each"
     return Row("checkpoints", measured, limit, not failures), failures

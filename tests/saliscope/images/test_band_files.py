@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from benchmarks.public.files.floods import Call
+from benchmarks.public.files.images import Call
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands, tiff, uploads

@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.public import hostile
 from benchmarks.public.files import images as hostile_images
-from benchmarks.public.files.floods import EITHER, REFUSED, VALID
+from benchmarks.public.files.images import EITHER, REFUSED, VALID
 from saliscope import limits
 from saliscope.errors import Refused
 from saliscope.images import bands, metadata, uploads

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms, ImageFile, ImageOps, features
 
-from benchmarks.public.files.floods import floods
+from benchmarks.public.files.images import floods
 from saliscope import limits
 from saliscope.images import uploads
 from saliscope.images.uploads import Refused, inside_uploads, open_image

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.public import client, load
 from benchmarks.public.attacks import http, users
+from benchmarks.public.client import Server
 from benchmarks.public.faults import FAULTS
-from benchmarks.public.server import Server
 from saliscope import limits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of a process from /proc")

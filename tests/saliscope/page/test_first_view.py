@@ -14,7 +14,6 @@ import torch
 from PIL import Image
 
 import explainers
-from benchmarks import lab_example as example
 from benchmarks import landing
 from explainers.maps.overlays import RULE
 from saliscope.images import examples
@@ -114,7 +113,7 @@ def test_the_picture_in_the_html_is_the_stored_map() -> None:
 
 
 def test_the_stored_run_of_the_training_lab_is_that_of_the_first_preset() -> None:
-    stored, computed = json.loads(example.FILE.read_text(encoding="utf-8")), example.compute()
+    stored, computed = json.loads(landing.LAB.read_text(encoding="utf-8")), landing.compute_lab()
     assert re.fullmatch(r"Example: trained for 240 steps · loss [\d.e-]+", stored["line"])
     assert stored["at"] == computed["at"] and stored["layers"] == computed["layers"] and stored["state"] == "done"
     assert stored["loss"][:20] == pytest.approx(computed["loss"][:20], rel=1e-3), "rounding grows with the steps"
