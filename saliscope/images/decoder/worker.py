@@ -95,8 +95,7 @@ def main(
         while True:
             protocol.write_line(status, "ready", *active)
             allow_seconds()
-            if not _serve(source, target, answer):
-                return
+            _serve(source, target, answer)
             protocol.write_line(status, "ended", "0", "0", "0")
     gc.freeze()  # the children share the memory of all objects until now
     parent, page = os.getpid(), os.getppid()
@@ -157,20 +156,19 @@ def _serve_one(
         )  # writes to the memory that an image needs, which takes half of the time of a small one
         protocol.write_line(status, "ready", *active)
         status.close()
-        code = int(not _serve(source, target, answer))
+        _serve(source, target, answer)
+        code = 0
     finally:
         os._exit(code)
 
 
-def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> bool:
-    """Answer the next request; return whether there was one."""
-    message = protocol.read(source)
-    if message is None:
-        return False
-    header, data = message
-    reply, body = answer(header, bytes(data))
+def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> None:
+    """Answer the next request.
+
+    Errors   protocol.Broken if the page has ended
+    """
+    reply, body = answer(*protocol.read(source))
     protocol.write(target, reply, *body)
-    return True
 
 
 def allow_seconds() -> None:
