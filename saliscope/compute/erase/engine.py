@@ -13,11 +13,11 @@ import explainers
 from saliscope.compute import engine, network_calls, results_cache
 from saliscope.compute.answers import Answer, Refining, Settings, Step, Waiting
 from saliscope.compute.erase import editing, messages
+from saliscope.compute.erase.edit import parse
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.images.edits.edit import parse
 
 GOALS = ("keep", "half", "change")
 
