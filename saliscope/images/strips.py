@@ -205,14 +205,18 @@ def _decoded(
     """Yield consecutive parts of the decompressed rows, as returned by `_parts`, as images."""
     depth, color = data[24], data[25]
     distance, unpack = _filter_distance(data), image.tile[0].args
-    inflate = _Inflate(data, check)
-    previous = b""
+    inflate, compressed, previous = zlib.decompressobj(), _content(data, b"IDAT"), b""
     for width, top, count in parts:
+        check()
         row = (width * _SAMPLES[color] * depth + 7) // 8
+        rows = inflate.decompress(compressed, count * (row + 1))
+        compressed = inflate.unconsumed_tail
+        if len(rows) < count * (row + 1):
+            raise ValueError("the file has fewer rows than it declares")
         raw_width = row // distance
         previous = previous if top else bytes(row)
         head = struct.pack(">IIBBBBB", raw_width, count + 1, 8, _COLOR_TYPES[distance], 0, 0, 0)
-        body = zlib.compress(b"\0" + previous + inflate.read(count * (row + 1)), 0)
+        body = zlib.compress(b"\0" + previous + rows, 0)
         small = b"".join([data[:8], _chunk(b"IHDR", head), _chunk(b"IDAT", body), _chunk(b"IEND", b"")])
         with Image.open(io.BytesIO(small), formats=("PNG",)) as opened:
             raw = opened.crop((0, 1, raw_width, count + 1)).tobytes()
@@ -281,34 +285,15 @@ def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-class _Inflate:
-    """Read the decompressed bytes of a PNG in parts."""
-
-    def __init__(self, data: bytes, check: Check) -> None:
-        self._check, self._stream = check, zlib.decompressobj()
-        self._chunks = (data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"IDAT")
-        self._compressed = b""
-
-    def read(self, count: int) -> bytes:
-        """Return exactly `count` bytes; a file with fewer raises ValueError."""
-        found = bytearray()
-        while len(found) < count:
-            self._check()
-            part = self._stream.decompress(self._compressed, count - len(found))
-            self._compressed = self._stream.unconsumed_tail
-            found += part
-            if not part and not self._compressed:  # no output is pending
-                following = next(self._chunks, None)
-                if following is None:
-                    raise ValueError("the file has fewer rows than it declares")
-                self._compressed = following
-        return bytes(found)
+def _content(data: bytes, kind: bytes) -> bytes:
+    """Return the content of all chunks of a PNG that have this name."""
+    return b"".join(data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == kind)
 
 
 def _png_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
     exif = Image.Exif()
-    exif.load(next((data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"eXIf"), b""))
+    exif.load(_content(data, b"eXIf"))
     return int(exif.get(0x0112, 1))
 
 

@@ -99,6 +99,7 @@ _ORIENTATIONS = {
     8: Image.Transpose.ROTATE_90,
 }
 _large_lock = threading.Lock()
+"""For large images, which are decoded one at a time."""
 Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # Pillow refuses twice as many
 
 
@@ -138,11 +139,6 @@ def decoding(kind: str) -> Iterator[None]:
         raise Refused(
             f"This {kind} image is damaged or truncated. Save or download it again, or choose another one."
         ) from error
-
-
-def large_image_lock(values: int) -> contextlib.AbstractContextManager[object]:
-    """Return a lock for large images, which are decoded one at a time."""
-    return _large_lock if values > limits.HUGE else contextlib.nullcontext()
 
 
 class TimedDecoder:
@@ -319,7 +315,7 @@ def _decode(data: bytes) -> Image.Image:
         strips.check_expansion(image, data)
         size = reduced_size(width, height)
         profile = image.info.get("icc_profile")
-        with large_image_lock(width * height):
+        with _large_lock if width * height > limits.HUGE else contextlib.nullcontext():
             if image.format in ("JPEG", "MPO"):
                 strips.check_scans(image, data)
             image.draft(image.mode, size)  # only has an effect for JPEG

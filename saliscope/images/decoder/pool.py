@@ -325,8 +325,12 @@ def _text(value: Any) -> str:
     return str(value)[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
-def _integers(value: Any, count: int) -> list[int]:
-    if not isinstance(value, list) or len(value) != count or not all(type(each) is int and each > 0 for each in value):
+def _integers(value: Any, count: int) -> Sequence[int]:
+    if (
+        not isinstance(value, (list, tuple))
+        or len(value) != count
+        or not all(type(each) is int and each > 0 for each in value)
+    ):
         raise Refused(CRASHED)
     return value
 

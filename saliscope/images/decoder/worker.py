@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import dataclasses
 import gc
 import io
 import math
@@ -35,6 +34,13 @@ from saliscope.images import bands, metadata, pixels, uploads
 from saliscope.images.decoder import protocol, sandbox
 
 Answer = tuple[dict[str, Any], list[bytes]]
+TASKS: dict[str, Callable[..., Any]] = {
+    "image": uploads.open_image,
+    "open": bands.open_file,
+    "preview": bands.preview_image,
+    "strip": metadata.strip_metadata,
+}
+"""The functions of the tasks; a request has their other arguments."""
 FORKS = sys.platform == "linux"
 """Whether each file has a separate process. Libraries of macOS do not work after a fork, and Windows has none."""
 SAMPLE_SIDE = 256
@@ -60,21 +66,14 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
 
     Errors   Refused
     """
-    if header["task"] == "strip":
-        stripped = metadata.strip_metadata(data, header["channels"])
-        return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
-    if header["task"] == "preview":
-        opened: Image.Image | bands.Bands = bands.preview_image(data, header["channels"], header["requested"])
-    elif header["task"] == "image":
-        opened = uploads.open_image(data)
-    else:
-        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
-    if isinstance(opened, Image.Image):
-        notes = opened.info.get("notes")
-        return {"size": list(opened.size)} | ({"notes": notes} if notes else {}), [opened.tobytes()]
-    answer: dict[str, Any] = {"size": list(opened.image.size), "shape": list(opened.values.shape), "note": opened.note}
-    answer["choice"] = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
-    return answer, [opened.image.tobytes(), np.ascontiguousarray(opened.values, "<f4").tobytes()]
+    found = TASKS[header["task"]](data, **{name: value for name, value in header.items() if name != "task"})
+    if isinstance(found, metadata.StrippedFile):
+        return {"suffix": found.suffix, "same_file": found.same_file}, [found.data]
+    if isinstance(found, Image.Image):
+        notes = found.info.get("notes")
+        return {"size": found.size} | ({"notes": notes} if notes else {}), [found.tobytes()]
+    answer = {"size": found.image.size, "shape": found.values.shape, "choice": vars(found.choice), "note": found.note}
+    return answer, [found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").tobytes()]
 
 
 def main(
