@@ -57,17 +57,18 @@ def is_too_large(image: Image.Image) -> bool:
 
 def reduce_image(
     image: Image.Image, data: bytes, size: tuple[int, int], check: Check
-) -> tuple[Image.Image, int | None]:
+) -> tuple[Image.Image, Image.Transpose | None]:
     """Return an opened image as 8 bits per channel, reduced to `size`: by a whole factor in strips, and then as usual.
 
-    Returns  the image and its EXIF orientation, or None if the loaded `image` has it
+    Returns  the image, and its orientation unless it is applied already
     Errors   Refused for a file that must be decoded as a whole; errors of Pillow
     """
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
-    sides, orientation = image.size, None
+    sides, upright, orientation = image.size, None, None
     whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
     if image.width * image.height <= whole:
         image.load()
+        orientation = pixels.orientation(image)
         reduced = _reduce_strips(image, lambda: _crops(image), sides, factor, check)
     elif isinstance(image, PngImageFile) and _filter_distance(data) in _COLOR_TYPES and not image.is_animated:
         orientation = _png_orientation(data)
@@ -78,14 +79,15 @@ def reduce_image(
         else:
             reduced = _reduce_strips(image, lambda: _decoded(image, data, _parts(*sides), check), sides, factor, check)
     elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
-        sides, orientation = (page.width, page.height), page.orientation
+        sides, upright = (page.width, page.height), pixels.ORIENTATIONS.get(page.orientation)
         reduced = _reduce_strips(image, lambda: _tiff_strips(image, data), sides, factor, check)
     else:
         kind = str(image.format).replace("WEBP", "WebP")
         raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
     covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
     size = size if sides == image.size else size[::-1]
-    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+    found = reduced.resize(size, Image.Resampling.LANCZOS, covered)
+    return found.transpose(upright) if upright is not None else found, orientation  # Pillow applies that of a TIFF
 
 
 def _reduce_strips(
@@ -290,11 +292,11 @@ def _content(data: bytes, kind: bytes) -> bytes:
     return b"".join(data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == kind)
 
 
-def _png_orientation(data: bytes) -> int:
+def _png_orientation(data: bytes) -> Image.Transpose | None:
     """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
     exif = Image.Exif()
     exif.load(_content(data, b"eXIf"))
-    return int(exif.get(0x0112, 1))
+    return pixels.ORIENTATIONS.get(exif.get(pixels.ORIENTATION, 1))
 
 
 # TIFF

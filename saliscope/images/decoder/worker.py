@@ -127,7 +127,7 @@ def prepare() -> None:
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the sandbox refuses threads
     for kind in uploads.FORMATS:
         exif = Image.Exif()
-        exif[metadata.ORIENTATION] = 6
+        exif[pixels.ORIENTATION] = 6
         metadata.strip_metadata(pixels.encode(Image.new("RGB", (8, 8)), kind, exif=exif), 3)
     global _SAMPLE
     _SAMPLE = pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
