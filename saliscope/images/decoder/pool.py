@@ -3,6 +3,9 @@
 The page calls `start`. A decoder that crashes, or that takes too long, is replaced: its request is refused with a
 message, and others do not notice. Each file is decoded by a separate process in a sandbox (`sandbox.py`). Commands for
 data sets decode their own files in their own processes.
+
+No pool of a library has these limits: those of concurrent.futures, loky and anyio unpickle answers and use a process
+for many files, and the fork server of multiprocessing leaves the page's environment and its own pipes to a decoder.
 """
 
 from __future__ import annotations
