@@ -66,7 +66,7 @@ def _outcome(decoder: pool.Pool, data: bytes, task: str, channels: int) -> tuple
     """Return whether a file is opened or refused, or what else happens; and the message."""
     restarts, outcome, message = decoder.restarts, VALID, ""
     try:
-        decoder.call(data, task=task, channels=channels, raw=False, requested="")
+        decoder.call(data, task=task, channels=channels, requested="")
     except Refused as error:
         message = str(error)
         outcome = REFUSED if message.endswith(".") and not {"\n", "{"} & set(message) else "no message"

@@ -111,7 +111,7 @@ class Window:
 
 @dataclass(frozen=True)
 class AppliedEdit:
-    """An edit of the image, see `saliscope/images/edits/edit.py`, with hashes of the images that it was applied to."""
+    """An edit of the image, see `saliscope/compute/erase/edit.py`, with hashes of the images that it was applied to."""
 
     text: str
     unedited: str

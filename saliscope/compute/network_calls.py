@@ -40,7 +40,10 @@ except ImportError:
 
 
 def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, **keywords: Any) -> Any:
-    """Call `function(network, images, ...)` with the named network and return its result on the CPU."""
+    """Call `function(network, images, ...)` with the named network and return its result on the CPU.
+
+    Tensors among the keywords are moved to the device of the network, as the images are.
+    """
     loaded = model_cache.load(name)
     device, network = model_cache.device_of_call(loaded), loaded.model.network
     if limits.SHARED_GPU:  # this process has the GPU only during the call
@@ -49,7 +52,8 @@ def _on_network(name: str, function: Callable[..., Any], images: torch.Tensor, *
         explainers.declared_score(loaded.model.score),
         _computing_threads(quick=not {"progress", "budget"} & keywords.keys()),
     ):
-        return _on_cpu(function(network, images.to(device), **keywords))
+        moved = {name: item.to(device) for name, item in keywords.items() if isinstance(item, torch.Tensor)}
+        return _on_cpu(function(network, images.to(device), **keywords | moved))
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class Request:
     bands: str = ""
     """The bands to show as red, green and blue: "3,2,1"; "3,2,1 of 5" only applies to images with five bands."""
     edit: str = ""
-    """An edit of the image, see `saliscope/images/edits/edit.py`; only `compute/erase/engine.py` applies it."""
+    """An edit of the image, see `saliscope/compute/erase/edit.py`; only `compute/erase/engine.py` applies it."""
     second: str | None = None
     """The path of the image that fills the region of an edit."""
 

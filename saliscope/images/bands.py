@@ -135,8 +135,7 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
     assert page.dtype is not None
     npy.check_size(count, values, values * page.dtype.itemsize)
     uploads.check_size(page.width, page.height)
-    with uploads.large_image_lock(values):
-        return np.concatenate([tiff.read_bands(data, layer, decode) for layer in layers])
+    return np.concatenate([tiff.read_bands(data, layer, decode) for layer in layers])
 
 
 def _is_ordinary_image(page: tiff.Page, layers: int, channels: int | None) -> bool:

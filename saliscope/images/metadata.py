@@ -22,7 +22,6 @@ from PIL import Image
 from saliscope.errors import Refused
 from saliscope.images import bands, npy, parts, pixels, uploads
 
-ORIENTATION = 0x0112
 SUFFIXES = (".jpg", ".png", ".webp", ".npy", ".tif")
 """The suffixes of files without metadata."""
 PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -105,10 +104,10 @@ def _jpeg(data: bytes) -> bytes:
 def _orientation_segment(data: bytes) -> bytes:
     """Return an EXIF segment with only the orientation, or nothing if the image is upright."""
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        number = image.getexif().get(ORIENTATION, 1)
+        number = image.getexif().get(pixels.ORIENTATION, 1)
     if number not in range(2, 9):
         return b""
-    exif = b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, ORIENTATION, 3, 1, number, 0, 0)
+    exif = b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, pixels.ORIENTATION, 3, 1, number, 0, 0)
     return b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
 
 

@@ -16,6 +16,25 @@ from saliscope import limits
 Range = tuple[float, float]
 """The values of black and white."""
 
+ORIENTATION = 0x0112
+"""The tag of EXIF and TIFF."""
+ORIENTATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def orientation(image: Image.Image) -> Image.Transpose | None:
+    """Return the EXIF orientation, read after loading because Pillow rotates TIFF; None if missing or invalid."""
+    with contextlib.suppress(Exception):  # of any type, for a damaged tag
+        return ORIENTATIONS.get(image.getexif().get(ORIENTATION, 1))
+    return None
+
 
 def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
     """Return an image as the bytes of a file of this format."""

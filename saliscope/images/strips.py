@@ -10,7 +10,8 @@ Pillow decodes PNG and TIFF files as a whole. Therefore, each strip is passed to
 Other images are decoded as a whole if their mode has few bytes per pixel, such as 1-bit scans.
 
 libvips, measured with 12,000 x 12,000 pixels, reads a PNG in 75 MB (here: 190 MB), but an interlaced one in 475 MB
-and a progressive JPEG in 430 MB. It also starts threads, which the sandbox refuses.
+and a progressive JPEG in 430 MB. Its operations start threads, with which the sandbox ends the process (pyvips 3.2 with
+libvips 8.18, 18 MB). Only rows can be fetched without threads, which would replace `_decoded` of plain PNG files alone.
 """
 
 from __future__ import annotations
@@ -57,17 +58,18 @@ def is_too_large(image: Image.Image) -> bool:
 
 def reduce_image(
     image: Image.Image, data: bytes, size: tuple[int, int], check: Check
-) -> tuple[Image.Image, int | None]:
+) -> tuple[Image.Image, Image.Transpose | None]:
     """Return an opened image as 8 bits per channel, reduced to `size`: by a whole factor in strips, and then as usual.
 
-    Returns  the image and its EXIF orientation, or None if the loaded `image` has it
+    Returns  the image, and its orientation unless it is applied already
     Errors   Refused for a file that must be decoded as a whole; errors of Pillow
     """
     factor = max(2, int(min(image.width / size[0], image.height / size[1]) / 2))
-    sides, orientation = image.size, None
+    sides, upright, orientation = image.size, None, None
     whole = 4 * limits.WHOLE // _BYTES.get(image.mode, 4)
     if image.width * image.height <= whole:
         image.load()
+        orientation = pixels.orientation(image)
         reduced = _reduce_strips(image, lambda: _crops(image), sides, factor, check)
     elif isinstance(image, PngImageFile) and _filter_distance(data) in _COLOR_TYPES and not image.is_animated:
         orientation = _png_orientation(data)
@@ -78,14 +80,15 @@ def reduce_image(
         else:
             reduced = _reduce_strips(image, lambda: _decoded(image, data, _parts(*sides), check), sides, factor, check)
     elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
-        sides, orientation = (page.width, page.height), page.orientation
+        sides, upright = (page.width, page.height), pixels.ORIENTATIONS.get(page.orientation)
         reduced = _reduce_strips(image, lambda: _tiff_strips(image, data), sides, factor, check)
     else:
         kind = str(image.format).replace("WEBP", "WebP")
         raise _refusal(image, whole, *_NOT_IN_STRIPS.get(kind, (kind, "JPEG or PNG")))
     covered = (0.0, 0.0, sides[0] / factor, sides[1] / factor)  # the last cells may be larger than the image
     size = size if sides == image.size else size[::-1]
-    return reduced.resize(size, Image.Resampling.LANCZOS, covered), orientation
+    found = reduced.resize(size, Image.Resampling.LANCZOS, covered)
+    return found.transpose(upright) if upright is not None else found, orientation  # Pillow applies that of a TIFF
 
 
 def _reduce_strips(
@@ -205,14 +208,18 @@ def _decoded(
     """Yield consecutive parts of the decompressed rows, as returned by `_parts`, as images."""
     depth, color = data[24], data[25]
     distance, unpack = _filter_distance(data), image.tile[0].args
-    inflate = _Inflate(data, check)
-    previous = b""
+    inflate, compressed, previous = zlib.decompressobj(), _content(data, b"IDAT"), b""
     for width, top, count in parts:
+        check()
         row = (width * _SAMPLES[color] * depth + 7) // 8
+        rows = inflate.decompress(compressed, count * (row + 1))
+        compressed = inflate.unconsumed_tail
+        if len(rows) < count * (row + 1):
+            raise ValueError("the file has fewer rows than it declares")
         raw_width = row // distance
         previous = previous if top else bytes(row)
         head = struct.pack(">IIBBBBB", raw_width, count + 1, 8, _COLOR_TYPES[distance], 0, 0, 0)
-        body = zlib.compress(b"\0" + previous + inflate.read(count * (row + 1)), 0)
+        body = zlib.compress(b"\0" + previous + rows, 0)
         small = b"".join([data[:8], _chunk(b"IHDR", head), _chunk(b"IDAT", body), _chunk(b"IEND", b"")])
         with Image.open(io.BytesIO(small), formats=("PNG",)) as opened:
             raw = opened.crop((0, 1, raw_width, count + 1)).tobytes()
@@ -281,35 +288,16 @@ def _chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 
 
-class _Inflate:
-    """Read the decompressed bytes of a PNG in parts."""
-
-    def __init__(self, data: bytes, check: Check) -> None:
-        self._check, self._stream = check, zlib.decompressobj()
-        self._chunks = (data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"IDAT")
-        self._compressed = b""
-
-    def read(self, count: int) -> bytes:
-        """Return exactly `count` bytes; a file with fewer raises ValueError."""
-        found = bytearray()
-        while len(found) < count:
-            self._check()
-            part = self._stream.decompress(self._compressed, count - len(found))
-            self._compressed = self._stream.unconsumed_tail
-            found += part
-            if not part and not self._compressed:  # no output is pending
-                following = next(self._chunks, None)
-                if following is None:
-                    raise ValueError("the file has fewer rows than it declares")
-                self._compressed = following
-        return bytes(found)
+def _content(data: bytes, kind: bytes) -> bytes:
+    """Return the content of all chunks of a PNG that have this name."""
+    return b"".join(data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == kind)
 
 
-def _png_orientation(data: bytes) -> int:
+def _png_orientation(data: bytes) -> Image.Transpose | None:
     """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
     exif = Image.Exif()
-    exif.load(next((data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == b"eXIf"), b""))
-    return int(exif.get(0x0112, 1))
+    exif.load(_content(data, b"eXIf"))
+    return pixels.ORIENTATIONS.get(exif.get(pixels.ORIENTATION, 1))
 
 
 # TIFF

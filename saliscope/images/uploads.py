@@ -89,16 +89,8 @@ _SIGNATURES = (
 )
 _RUNS = (b"\1\0\0\0", b"\2\0\0\0")
 """The compressions of a BMP as runs of pixels."""
-_ORIENTATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _large_lock = threading.Lock()
+"""For large images, which are decoded one at a time."""
 Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS or 0, limits.PIXELS)  # Pillow refuses twice as many
 
 
@@ -140,11 +132,6 @@ def decoding(kind: str) -> Iterator[None]:
         ) from error
 
 
-def large_image_lock(values: int) -> contextlib.AbstractContextManager[object]:
-    """Return a lock for large images, which are decoded one at a time."""
-    return _large_lock if values > limits.HUGE else contextlib.nullcontext()
-
-
 class TimedDecoder:
     """Decode the TIFF and PNG images in one file, all within the time limit of one image."""
 
@@ -172,15 +159,13 @@ def inside_uploads(path: str | os.PathLike[str]) -> Path:
     _check_name(path)
     folder = upload_folder()
     try:
-        resolved = Path(path).resolve(strict=True)
-    except FileNotFoundError:
-        inside = Path(os.path.abspath(path)).is_relative_to(folder)
-        raise Refused(NOT_FOUND if inside else FOREIGN) from None
+        resolved = Path(path).resolve()
+        inside, exists = resolved.is_relative_to(folder), resolved.exists()
     except (OSError, ValueError, RuntimeError):
         raise Refused(FOREIGN) from None
-    if not resolved.is_relative_to(folder) or not resolved.is_file():
-        raise Refused(FOREIGN)
-    return resolved
+    if inside and resolved.is_file():
+        return resolved
+    raise Refused(FOREIGN if exists or not inside else NOT_FOUND)
 
 
 def is_upload(path: str) -> bool:
@@ -196,8 +181,8 @@ def _check_name(path: Any) -> None:
         raise Refused("Links are not supported. Download the image and upload the file.")
 
 
-class _Timeout(Exception):
-    """Decoding takes too long. This is not an OSError, because decoders catch those."""
+class _Timeout(BaseException):
+    """Decoding takes too long. This is not an Exception, because decoders catch those."""
 
 
 class _TimedBytes(io.BytesIO):
@@ -319,7 +304,7 @@ def _decode(data: bytes) -> Image.Image:
         strips.check_expansion(image, data)
         size = reduced_size(width, height)
         profile = image.info.get("icc_profile")
-        with large_image_lock(width * height):
+        with _large_lock if width * height > limits.HUGE else contextlib.nullcontext():
             if image.format in ("JPEG", "MPO"):
                 strips.check_scans(image, data)
             image.draft(image.mode, size)  # only has an effect for JPEG
@@ -344,7 +329,7 @@ def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image
     """Return the pixels of an opened image in 8 bits, and its orientation unless it is applied already."""
     if not strips.is_too_large(image):
         image.load()
-        return pixels.eight_bits(image), _orientation(image)
+        return pixels.eight_bits(image), pixels.orientation(image)
 
     end = time.thread_time() + limits.DECODE_SECONDS  # of this thread: the file is long, and the machine may be busy
 
@@ -352,11 +337,7 @@ def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image
         if time.thread_time() > end:
             raise _Timeout
 
-    reduced, number = strips.reduce_image(image, data, size, check)
-    orientation = _orientation(image) if number is None else _ORIENTATIONS.get(number)
-    if number is not None and image.format == "TIFF" and orientation is not None:  # as Pillow does when it loads one
-        return reduced.transpose(orientation), None
-    return reduced, orientation
+    return strips.reduce_image(image, data, size, check)
 
 
 def reduced_size(width: int, height: int) -> tuple[int, int]:
@@ -375,13 +356,3 @@ def check_size(width: int, height: int, most: int = limits.PIXELS) -> None:
         raise Refused(f"{size} The maximum is {most // 10**6} million pixels. Save a smaller copy.")
     if max(width, height) > limits.RATIO * min(width, height):
         raise Refused(f"{size} One side may be at most {limits.RATIO} times the other. Crop it.")
-
-
-def _orientation(image: Image.Image) -> Image.Transpose | None:
-    """Return the EXIF orientation, read after loading because Pillow rotates TIFF; None if missing or invalid."""
-    try:
-        return _ORIENTATIONS.get(image.getexif().get(0x0112, 1))
-    except _Timeout:
-        raise
-    except Exception:
-        return None

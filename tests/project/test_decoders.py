@@ -26,6 +26,7 @@ DECODERS = {
 """Modules and their functions that decode bytes."""
 OWN_FILES = {
     "saliscope/page/agents/tools.py": "Image.open",  # an overlay that the page has drawn
+    "saliscope/compute/erase/tensors.py": "Image.open",  # the JPEG that an edit has just encoded
     "saliscope/compute/units.py": "Image.open",  # an index that the project or the owner of the page has made
     "saliscope/compute/bundles/reading.py": "npy.read",  # the command `replay`, which the page does not have
 }

@@ -37,7 +37,6 @@ def test_texts_jobs_and_requests_do_not_import_torch() -> None:
     modules = [module_of(path) for folder in ("compute", "images", "cli") for path in files(f"saliscope/{folder}")]
     names = [name for name in modules if name.endswith("messages") or name.startswith("saliscope.compute.jobs.")]
     names += [name for name in modules if name.startswith(("saliscope.images", "saliscope.cli"))]
-    names = [name for name in names if not name.startswith("saliscope.images.edits.tensors")]
     assert len(names) > 40
     run(LIGHT, "saliscope", "saliscope.limits", "saliscope.zoo.settings", "saliscope.zoo.names", *SESSION, *names)
 

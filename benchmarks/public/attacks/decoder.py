@@ -37,7 +37,7 @@ def attacks(server: Server) -> Iterator[Result]:
         for name, argument in (*victim.attempts(one.processes()[0]), ("system calls", "")):
             found = attempt(one, name, argument)
             yield Result(f"{name} {argument}".strip(), "refused" if REFUSED(found) else found, "refused")
-        yield Result("the mechanisms", sandbox.missing(one.mechanisms()), [])
+        yield Result("the mechanisms", sandbox.missing(one.mechanisms or []), [])
         yield Result("the file of another visitor is kept", file.is_file() and file.read_bytes(), b"secret")
         yield Result("decoders that were ended", one.restarts, 0)
 

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from explainers import BadOption, pixel_ranks
 from saliscope.compute.answers import AppliedEdit, LoadedModel, Settings
-from saliscope.compute.erase import messages
+from saliscope.compute.erase import messages, tensors
+from saliscope.compute.erase.edit import EMPTY, NO_ORDER, NO_SECOND, Edit
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.images.decoder import pool
-from saliscope.images.edits import tensors
-from saliscope.images.edits.edit import EMPTY, NO_ORDER, NO_SECOND, Edit
 from saliscope.images.pixels import pixel_hash
 from saliscope.zoo import Model
 from saliscope.zoo.operations import to_tensor

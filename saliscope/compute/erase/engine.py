@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from PIL.Image import Image
 from torch import Tensor
@@ -13,11 +12,11 @@ import explainers
 from saliscope.compute import engine, network_calls, results_cache
 from saliscope.compute.answers import Answer, Refining, Settings, Step, Waiting
 from saliscope.compute.erase import editing, messages
+from saliscope.compute.erase.edit import parse
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
-from saliscope.images.edits.edit import parse
 
 GOALS = ("keep", "half", "change")
 
@@ -157,11 +156,10 @@ def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[
     editing.order(before.map, images)
     edit = parse(request.edit)
     baseline = editing.cover(edit, request.second, settings, images)
+    options = {"maps": before.map[None], "goal": goal, "baseline": baseline}
     with turns.enqueue(run, long=False) as turn:
         yield from engine.wait_turn(turn)
-        found = network_calls.run(
-            settings.loaded.name, _smallest_region, images, maps=before.map[None], goal=goal, baseline=baseline
-        )
+        found = network_calls.run(settings.loaded.name, explainers.smallest_region, images, **options)
     if not bool(found.reached[0]):
         return "", messages.not_reached(goal, found.passes)
     pixels = int(found.mask.sum())
@@ -169,15 +167,6 @@ def _search(request: Request, before: Answer, goal: str, run: Run) -> Generator[
     if not pixels if goal == "change" else pixels == found.mask.numel():
         return "", messages.whole_image(goal, found.passes)
     return "_".join(parts), messages.found(goal, float(found.fraction[0]), pixels, found.passes)
-
-
-def _smallest_region(
-    network: Any, images: Tensor, *, maps: Tensor, goal: str, baseline: Tensor
-) -> explainers.SmallestRegion:
-    """Call `explainers.smallest_region` with tensors on the device of the images."""
-    return explainers.smallest_region(
-        network, images, maps.to(images.device), goal=goal, baseline=baseline.to(images.device)
-    )
 
 
 def changes(before: Answer | Refining, after: Answer | Refining) -> list[tuple[int, float, float]]:

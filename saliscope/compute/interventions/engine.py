@@ -194,7 +194,7 @@ def _positions(
         def work(report: Callable[[Any], bool]) -> torch.Tensor:
             options = {"target": target, "layer": place.layer, "channels": place.channels, "others": swapped}
             options |= network_calls.progress_options(report)
-            return network_calls.run(inputs.name, network.position_effects, inputs.images, **options)[0].float()
+            return network_calls.run(inputs.name, explainers.patch_effects, inputs.images, **options)[0].float()
 
         effects = yield from engine.stream(
             work, turn.run, lambda step: Waiting(messages.POSITIONS, step.fraction), turn

@@ -73,8 +73,3 @@ def explain_changed(
     """Call `explain` with the changed network, as `around` of `network_calls.explain`."""
     with edit.intervene(network, images).applied(network):
         return explain(network, images, **keywords)
-
-
-def position_effects(network: Any, images: torch.Tensor, others: torch.Tensor, **keywords: Any) -> torch.Tensor:
-    """Return `explainers.patch_effects` [1, h, w]; positions that were not reached are 0."""
-    return explainers.patch_effects(network, images, others.to(images.device), **keywords)

@@ -132,6 +132,4 @@ def _compare(
     device, second = model_cache.device_of_call(loaded), loaded.model.network
     if limits.SHARED_GPU:
         second = second.to(device)
-    return explainers.compare_models(
-        network, second, images, images_b=images_b.to(device), method=method, tolerance=TOLERANCE
-    )
+    return explainers.compare_models(network, second, images, images_b=images_b, method=method, tolerance=TOLERANCE)

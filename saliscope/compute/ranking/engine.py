@@ -18,8 +18,6 @@ from saliscope.compute.ranking.messages import STOPPED, TOO_SHORT, wrong_seconds
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 
-"""The default time limit."""
-
 
 @dataclass(frozen=True)
 class RankingOptions:

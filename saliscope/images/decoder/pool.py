@@ -3,6 +3,9 @@
 The page calls `start`. A decoder that crashes, or that takes too long, is replaced: its request is refused with a
 message, and others do not notice. Each file is decoded by a separate process in a sandbox (`sandbox.py`). Commands for
 data sets decode their own files in their own processes.
+
+No pool of a library has these limits: those of concurrent.futures, loky and anyio unpickle answers and use a process
+for many files, and the fork server of multiprocessing leaves the page's environment and its own pipes to a decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +37,6 @@ from saliscope.images.decoder import protocol, sandbox, worker
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
 """Seconds after the time limit of the decoders until the process is ended, which a busy machine needs."""
-END_SECONDS = 2.0
-"""Seconds that the next file waits for the process of the last one to end, which takes milliseconds."""
-CAN_POLL = hasattr(select, "poll")
 MOST_FILES = 500
 """Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
@@ -53,105 +55,75 @@ NOT_ISOLATED = (
 class _Process:
     """One decoder process."""
 
-    def __init__(self, module: Sequence[str] = (WORKER,)) -> None:
+    def __init__(self, module: Sequence[str]) -> None:
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         # Each file has new memory: with large pages, a photo takes a sixth less time.
         environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             [sys.executable, "-m", *module],
             bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             env=environment,
             start_new_session=True,  # Ctrl+C is for the page
         )
-        assert self.process.stdin and self.process.stdout and self.process.stderr  # for mypy
-        self._requests = io.BufferedWriter(self.process.stdin)
-        self._answers, self._status = self.process.stdout, self.process.stderr
-        self._lock = threading.Lock()
-        self._ready = self._ends = False
-        """Whether the next file can be sent, and whether the process of the last one has answered and has to end."""
-        self._timer = threading.Timer(0.0, self.process.kill)
-        self.mechanisms: list[str] = []
-        """The active mechanisms of the sandbox; empty until the process is ready."""
-        self.used = (0.0, 0)
-        """Processor time in seconds and memory in bytes that the last file took; 0 on systems that do not tell it."""
+        self._requests = io.BufferedWriter(self.process.stdin)  # type: ignore[type-var]
+        # With a larger buffer, `_has_more` would not see all that is there.
+        self._answers, self._status = (
+            io.BufferedReader(stream, 1)  # type: ignore[type-var]
+            for stream in (self.process.stdout, self.process.stderr)
+        )
+        self.mechanisms: list[str] | None = None
+        """The active mechanisms of the sandbox; None until the process of the next file is ready."""
         self.files = 0
 
-    def wait(self) -> None:
-        """Wait until the process is in the sandbox, and no file has been read there yet.
+    def wait(self) -> list[str]:
+        """Wait until the process of the next file is in the sandbox, and return its active mechanisms.
 
-        Errors   protocol.Broken if the process ends
+        Errors   protocol.Broken if it ends
         """
-        self.end_file()
-        with self._lock:
-            if not self._ready:
-                self.mechanisms = protocol.read_line(self._status, "ready")
-                self._ready = True
+        if self.mechanisms is None:
+            self.mechanisms = protocol.read_line(self._status, "ready")
+        return self.mechanisms
 
-    def is_free(self) -> bool:
-        """Return whether the process of the last file has ended."""
-        return not self._ends or _has_more(self._status)
+    def call(
+        self, header: dict[str, Any], data: bytes, seconds: float
+    ) -> tuple[dict[str, Any], bytes, tuple[float, int]]:
+        """Return the answer to a request, and what the file has used: processor time in seconds, and bytes of memory.
 
-    def call(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytearray]:
-        """Return the answer to a request. The process of the file, which takes longer to end, is not waited for.
+        A file that has taken over its process must not answer for others, so that process has to end first.
 
-        Errors   protocol.Broken if the process ends; Refused if it takes too long
+        Errors   Refused if the process breaks or takes too long; it is ended
         """
         self.files += 1
-        late = threading.Event()
-
-        def end() -> None:
-            if not (self._ends and self.is_free()):
-                late.set()
-                self.process.kill()
-
-        self._timer = threading.Timer(seconds, end)
-        self._timer.daemon = True
-        self._timer.start()
+        end = time.monotonic() + seconds
+        timer = threading.Timer(seconds, self.process.kill)
+        timer.daemon = True
+        timer.start()
         try:
             self.wait()
             with contextlib.suppress(OSError):  # the answer says what happened
                 protocol.write(self._requests, header, data)
-            answer = protocol.read(self._answers, lambda found: _most_bytes(str(header["task"]), found))
-            if answer is None or _has_more(self._answers):
+            is_image = header["task"] in ("image", "preview")
+            answer, body = protocol.read(self._answers, 3 * LARGEST if is_image else protocol.LONGEST_BODY)
+            code, used, kilobytes = protocol.read_line(self._status, "ended")
+            if code != "0" or _has_more(self._answers) or ("refused" in answer and body):
                 raise protocol.Broken
-            self._ready, self._ends = False, True
-            if not CAN_POLL:
-                self.end_file()
-            return answer
-        except BaseException as error:
-            code = self.close()
-            if not isinstance(error, protocol.Broken):
-                raise
-            if late.is_set() or code == -getattr(signal, "SIGXCPU", 0):  # which Windows does not have
-                raise Refused(uploads.TOO_SLOW) from None
-            raise
-
-    def end_file(self) -> None:
-        """Wait until the process of the last file has ended: a file that has taken it over must not answer for others.
-
-        Errors   protocol.Broken if it does not end, has sent more than an answer, or has crashed
-        """
-        with self._lock:
-            if not self._ends:
-                return
-            if CAN_POLL and not _has_more(self._status, END_SECONDS):
-                raise protocol.Broken
-            code, seconds, kilobytes = protocol.read_line(self._status, "ended")
-            self._timer.cancel()
-            self.used, self._ends = (float(seconds), 1024 * int(kilobytes)), False
-            if code != "0" or _has_more(self._answers):
-                raise protocol.Broken
+            self.mechanisms = None
+            return answer, body, (float(used), 1024 * int(kilobytes))
+        except protocol.Broken:
+            late = time.monotonic() >= end or self.close() == -getattr(signal, "SIGXCPU", 0)  # which Windows lacks
+            raise Refused(uploads.TOO_SLOW if late else CRASHED) from None
+        finally:
+            timer.cancel()
 
     def close(self) -> int:
         """End the process; return the exit status of the last file, or else of the process."""
-        self._timer.cancel()
-        self._ends = False
         self.process.kill()
         code = self.process.wait()
         with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
@@ -162,13 +134,13 @@ class _Process:
         return code
 
 
-def _has_more(stream: Any, seconds: float = 0.0) -> bool:
-    """Return whether there is something to read, or the end of the stream, at the latest after some seconds."""
-    if not CAN_POLL:
+def _has_more(stream: Any) -> bool:
+    """Return whether there is something to read; Windows cannot tell."""
+    if not hasattr(select, "poll"):
         return False
     poll = select.poll()
     poll.register(stream, select.POLLIN)
-    return bool(poll.poll(1000 * seconds))
+    return bool(poll.poll(0))
 
 
 class Pool:
@@ -184,131 +156,100 @@ class Pool:
         module: Sequence[str] = (WORKER,),
     ) -> None:
         self._places, self._module, self.seconds = threading.Semaphore(size), module, seconds
-        self._lock = threading.Lock()
-        self._idle: list[_Process] = []
+        self._idle: deque[_Process] = deque()
         self._open = True
         self.restarts = 0
         """Processes that were replaced because they crashed or took too long."""
-        self._latest: _Process | None = None
-
-    @property
-    def used(self) -> tuple[float, int]:
-        """Processor time in seconds and memory in bytes of the last file."""
-        if self._latest is None:
-            return 0.0, 0
-        with contextlib.suppress(protocol.Broken):  # it is replaced before the next file
-            self._latest.end_file()
-        return self._latest.used
-
-    def mechanisms(self) -> list[str]:
-        """Return the active mechanisms of the sandbox as soon as an idle process is ready.
-
-        Errors   protocol.Broken if there is none, or if it ends
-        """
-        with self._lock:
-            process = self._idle[0] if self._idle else None
-        if process is None:
-            raise protocol.Broken
-        process.wait()
-        return process.mechanisms
+        self.used = (0.0, 0)
+        """Processor time in seconds and memory in bytes of the last file; 0 on systems that do not tell it."""
+        self.mechanisms: list[str] | None = None
+        """The active mechanisms of the sandbox; None until a process was ready."""
 
     def prepare(self) -> None:
-        """Start one process, so that the first image does not wait for it."""
-        with self._places:
-            self._give_back(self._take())
+        """Start one process if none is idle, and wait until it is ready, so that the first image does not wait.
 
-    def call(self, data: bytes, **header: Any) -> tuple[dict[str, Any], bytearray]:
+        Errors   protocol.Broken if it ends
+        """
+        with self._process() as process:
+            self.mechanisms = process.wait()
+
+    def call(self, data: bytes, **header: Any) -> tuple[dict[str, Any], bytes]:
         """Return the answer to a request.
 
         Errors   Refused by the decoder, or because it crashed or took too long
         """
-        with self._places:
-            process = self._take()
-            try:
-                answer, body = process.call(header, data, self.seconds)
-            except (protocol.Broken, Refused) as error:
-                self.restarts += 1
-                raise error if isinstance(error, Refused) else Refused(CRASHED) from None
-            self._latest = process
-            self._give_back(process)
+        with self._process() as process:
+            answer, body, self.used = process.call(header, data, self.seconds)
         if "refused" in answer:
             raise Refused(_text(answer["refused"]))
         return answer, body
 
     def processes(self) -> list[int]:
         """Return the numbers of the idle processes."""
-        with self._lock:
-            return [each.process.pid for each in self._idle]
+        return [each.process.pid for each in self._idle]
 
     def close(self) -> None:
         """End all idle processes; others end after their request."""
-        with self._lock:
-            self._open = False
-            processes, self._idle = self._idle, []
-        for each in processes:
-            each.close()
+        self._open = False
+        with contextlib.suppress(IndexError):  # none is left
+            while True:
+                self._idle.popleft().close()
+
+    @contextlib.contextmanager
+    def _process(self) -> Iterator[_Process]:
+        """Yield an idle process or a new one; it is idle again afterwards, or ended after an error."""
+        with self._places:
+            process = self._take()
+            try:
+                yield process
+            except BaseException:
+                self.restarts += 1
+                process.close()
+                raise
+            if process.files < MOST_FILES:
+                self._idle.append(process)
+            else:
+                process.close()
+            if not self._open:
+                self.close()
 
     def _take(self) -> _Process:
-        """Return an idle process, one that is free if possible, or a new one."""
-        while True:
-            with self._lock:
-                process = next((each for each in self._idle if each.is_free()), next(iter(self._idle), None))
-                if process is None:
-                    break
-                self._idle.remove(process)
-            with contextlib.suppress(protocol.Broken):
-                process.end_file()
-                if process.process.poll() is None:
-                    return process
-            process.close()  # its last file has not ended as it should, or someone else ended it
-            self.restarts += 1
+        with contextlib.suppress(IndexError):  # none is idle
+            while (process := self._idle.popleft()).process.poll() is not None:
+                process.close()  # someone else has ended it
+            return process
         return _Process(self._module)
-
-    def _give_back(self, process: _Process) -> None:
-        with self._lock:
-            if self._open and process.files < MOST_FILES:
-                self._idle.append(process)
-                return
-        with contextlib.suppress(protocol.Broken):
-            process.end_file()  # which tells what the file has used
-        process.close()
 
 
 _pool: Pool | None = None
-_mechanisms: list[str] | None = None
-_pool_lock = threading.Lock()
 
 
 def start() -> None:
     """Decode in separate processes from now on, and start the first one."""
     global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = Pool()
-            atexit.register(stop)
-    _pool.prepare()
-    threading.Thread(target=_report, args=[_pool], name="sandbox", daemon=True).start()
+    if _pool is None:
+        _pool = Pool()
+        atexit.register(stop)
+        threading.Thread(target=_prepare, args=[_pool], name="sandbox", daemon=True).start()
 
 
-def _report(pool: Pool) -> None:
-    """Remember the mechanisms of the sandbox, and log which ones are missing."""
-    global _mechanisms
-    with contextlib.suppress(protocol.Broken):  # its pool was stopped, or a request uses it
-        _mechanisms = pool.mechanisms()
-        if absent := sandbox.missing(_mechanisms):
+def _prepare(pool: Pool) -> None:
+    """Start the first process, and log which mechanisms of the sandbox are missing."""
+    with contextlib.suppress(protocol.Broken):  # the first request tells why
+        pool.prepare()
+        if absent := sandbox.missing(pool.mechanisms or []):
             logging.getLogger(__name__).warning(NOT_ISOLATED.format(missing=", ".join(absent)))
 
 
 def mechanisms() -> list[str] | None:
     """Return the active mechanisms of the sandbox; None until a decoder has started."""
-    return _mechanisms
+    return _pool.mechanisms if _pool is not None else None
 
 
 def stop() -> None:
     """End the decoder processes, and decode in this process again."""
     global _pool
-    with _pool_lock:
-        pool, _pool = _pool, None
+    pool, _pool = _pool, None
     if pool is not None:
         pool.close()
 
@@ -318,7 +259,7 @@ def restarts() -> int:
     return _pool.restarts if _pool is not None else 0
 
 
-def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytearray]:
+def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytes]:
     """Return the answer to a request, from a decoder process or from this process.
 
     Errors   Refused
@@ -327,7 +268,7 @@ def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytearray]:
     if (pool := _pool) is not None:
         return pool.call(data, **header)
     answer, parts = worker.decode(header, data)
-    return answer, bytearray().join(parts)
+    return answer, b"".join(parts)
 
 
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | bands.Bands:
@@ -379,16 +320,7 @@ def strip_metadata(data: bytes, channels: int) -> metadata.StrippedFile:
     answer, body = _ask(data, task="strip", channels=channels)
     if answer.get("suffix") not in metadata.SUFFIXES or type(answer.get("same_file")) is not bool:
         raise Refused(CRASHED)
-    return metadata.StrippedFile(bytes(body), answer["suffix"], answer["same_file"])
-
-
-def _most_bytes(task: str, answer: dict[str, Any]) -> int:
-    """Return how many bytes may follow the header of an answer."""
-    if "refused" in answer:
-        return 0
-    if task in ("image", "preview") or (task == "open" and "shape" not in answer):
-        return 3 * LARGEST
-    return protocol.LONGEST_BODY
+    return metadata.StrippedFile(body, answer["suffix"], answer["same_file"])
 
 
 def _text(value: Any) -> str:
@@ -396,13 +328,13 @@ def _text(value: Any) -> str:
     return str(value)[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
 
 
-def _integers(value: Any, count: int) -> list[int]:
-    if not isinstance(value, list) or len(value) != count or not all(type(each) is int and each > 0 for each in value):
-        raise Refused(CRASHED)
-    return value
+def _integers(value: Any, count: int) -> Sequence[int]:
+    if isinstance(value, (list, tuple)) and [type(each) for each in value] == [int] * count and min(value) > 0:
+        return value
+    raise Refused(CRASHED)
 
 
-def _image(answer: dict[str, Any], body: bytearray) -> Image.Image:
+def _image(answer: dict[str, Any], body: bytes) -> Image.Image:
     width, height = _integers(answer.get("size"), 2)
     if width * height > LARGEST or len(body) != 3 * width * height:
         raise Refused(CRASHED)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from typing import IO, Any
 
 from saliscope import limits
@@ -24,7 +23,7 @@ class Broken(Exception):
     """The other process ended in a message, or sent something else."""
 
 
-def write(stream: IO[bytes], header: dict[str, Any], *parts: bytes | bytearray | memoryview) -> None:
+def write(stream: IO[bytes], header: dict[str, Any], *parts: bytes) -> None:
     """Write one message."""
     text = json.dumps(header).encode()
     stream.write(LENGTHS.pack(len(text), sum(len(part) for part in parts)) + text)
@@ -33,27 +32,19 @@ def write(stream: IO[bytes], header: dict[str, Any], *parts: bytes | bytearray |
     stream.flush()
 
 
-def read(
-    stream: IO[bytes], most: Callable[[dict[str, Any]], int] = lambda _: LONGEST_BODY
-) -> tuple[dict[str, Any], bytearray] | None:
-    """Read one message, or return None at the end of the stream.
+def read(stream: IO[bytes], most: int = LONGEST_BODY) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the bytes of one message; `most` bytes may follow the header.
 
-    `most` returns the bytes that may follow a header; it may raise Broken.
-
-    Errors   Broken
+    Errors   Broken, also at the end of the stream
     """
-    first = bytearray(LENGTHS.size)
-    if not stream.readinto(memoryview(first)[:1]):  # type: ignore[attr-defined]
-        return None
-    first[1:] = _exactly(stream, LENGTHS.size - 1)
-    text_length, length = LENGTHS.unpack(first)
-    if text_length > LONGEST_HEADER or length > LONGEST_BODY:
+    header_length, length = LENGTHS.unpack(_exactly(stream, LENGTHS.size))
+    if header_length > LONGEST_HEADER or length > most:
         raise Broken
     try:
-        header = json.loads(_exactly(stream, text_length))
+        header = json.loads(_exactly(stream, header_length))
     except (ValueError, RecursionError):
         raise Broken from None
-    if not isinstance(header, dict) or length > most(header):
+    if not isinstance(header, dict):
         raise Broken
     return header, _exactly(stream, length)
 
@@ -75,12 +66,8 @@ def read_line(stream: IO[bytes], name: str) -> list[str]:
     return words
 
 
-def _exactly(stream: IO[bytes], length: int) -> bytearray:
-    data = bytearray(length)
-    view, at = memoryview(data), 0
-    while at < length:
-        count = stream.readinto(view[at:])  # type: ignore[attr-defined]
-        if not count:
-            raise Broken
-        at += count
+def _exactly(stream: IO[bytes], length: int) -> bytes:
+    data = stream.read(length)
+    if len(data) != length:
+        raise Broken
     return data

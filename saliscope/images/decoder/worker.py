@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import dataclasses
 import gc
 import io
 import math
@@ -35,6 +34,13 @@ from saliscope.images import bands, metadata, pixels, uploads
 from saliscope.images.decoder import protocol, sandbox
 
 Answer = tuple[dict[str, Any], list[bytes]]
+TASKS: dict[str, Callable[..., Any]] = {
+    "image": uploads.open_image,
+    "open": bands.open_file,
+    "preview": bands.preview_image,
+    "strip": metadata.strip_metadata,
+}
+"""The functions of the tasks; a request has their other arguments."""
 FORKS = sys.platform == "linux"
 """Whether each file has a separate process. Libraries of macOS do not work after a fork, and Windows has none."""
 SAMPLE_SIDE = 256
@@ -60,21 +66,14 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
 
     Errors   Refused
     """
-    if header["task"] == "strip":
-        stripped = metadata.strip_metadata(data, header["channels"])
-        return {"suffix": stripped.suffix, "same_file": stripped.same_file}, [stripped.data]
-    if header["task"] == "preview":
-        opened: Image.Image | bands.Bands = bands.preview_image(data, header["channels"], header["requested"])
-    elif header["task"] == "image":
-        opened = uploads.open_image(data)
-    else:
-        opened = bands.open_file(data, header["channels"], raw=header["raw"], requested=header["requested"])
-    if isinstance(opened, Image.Image):
-        notes = opened.info.get("notes")
-        return {"size": list(opened.size)} | ({"notes": notes} if notes else {}), [opened.tobytes()]
-    answer: dict[str, Any] = {"size": list(opened.image.size), "shape": list(opened.values.shape), "note": opened.note}
-    answer["choice"] = dataclasses.asdict(opened.choice) | {"three": list(opened.choice.three)}
-    return answer, [opened.image.tobytes(), np.ascontiguousarray(opened.values, "<f4").tobytes()]
+    found = TASKS[header["task"]](data, **{name: value for name, value in header.items() if name != "task"})
+    if isinstance(found, metadata.StrippedFile):
+        return {"suffix": found.suffix, "same_file": found.same_file}, [found.data]
+    if isinstance(found, Image.Image):
+        notes = found.info.get("notes")
+        return {"size": found.size} | ({"notes": notes} if notes else {}), [found.tobytes()]
+    answer = {"size": found.image.size, "shape": found.values.shape, "choice": vars(found.choice), "note": found.note}
+    return answer, [found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").tobytes()]
 
 
 def main(
@@ -95,8 +94,7 @@ def main(
         while True:
             protocol.write_line(status, "ready", *active)
             allow_seconds()
-            if not _serve(source, target, answer):
-                return
+            _serve(source, target, answer)
             protocol.write_line(status, "ended", "0", "0", "0")
     gc.freeze()  # the children share the memory of all objects until now
     parent, page = os.getpid(), os.getppid()
@@ -129,7 +127,7 @@ def prepare() -> None:
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # the sandbox refuses threads
     for kind in uploads.FORMATS:
         exif = Image.Exif()
-        exif[metadata.ORIENTATION] = 6
+        exif[pixels.ORIENTATION] = 6
         metadata.strip_metadata(pixels.encode(Image.new("RGB", (8, 8)), kind, exif=exif), 3)
     global _SAMPLE
     _SAMPLE = pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
@@ -157,20 +155,19 @@ def _serve_one(
         )  # writes to the memory that an image needs, which takes half of the time of a small one
         protocol.write_line(status, "ready", *active)
         status.close()
-        code = int(not _serve(source, target, answer))
+        _serve(source, target, answer)
+        code = 0
     finally:
         os._exit(code)
 
 
-def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> bool:
-    """Answer the next request; return whether there was one."""
-    message = protocol.read(source)
-    if message is None:
-        return False
-    header, data = message
-    reply, body = answer(header, bytes(data))
+def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> None:
+    """Answer the next request.
+
+    Errors   protocol.Broken if the page has ended
+    """
+    reply, body = answer(*protocol.read(source))
     protocol.write(target, reply, *body)
-    return True
 
 
 def allow_seconds() -> None:

@@ -1,4 +1,4 @@
-// An edit as text, as in saliscope/images/edits/edit.py, and as the values of the controls.
+// An edit as text, as in saliscope/compute/erase/edit.py, and as the values of the controls.
 
 /**
  * @typedef {object} Edit

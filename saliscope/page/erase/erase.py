@@ -11,9 +11,9 @@ from torch import Tensor
 
 from saliscope.compute.answers import Answer, Refining
 from saliscope.compute.erase import engine, messages
+from saliscope.compute.erase.edit import LONGEST
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import second_image
-from saliscope.images.edits.edit import LONGEST
 from saliscope.page.components import view as page_view
 from saliscope.page.erase import parts
 from saliscope.page.events import Ask, answer_number, on, stop_on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saliscope.compute.bundles.messages import SAVE
 from saliscope.compute.erase import messages as erase_messages
-from saliscope.images.edits.edit import IN_ADDRESS, LONGEST, RANGES
+from saliscope.compute.erase.edit import IN_ADDRESS, LONGEST, RANGES
 from saliscope.page.elements import Part, example_items
 from saliscope.page.shared.messages import DRAWING, READING, SECOND_IMAGE
 

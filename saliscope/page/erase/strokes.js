@@ -1,5 +1,5 @@
 // Points of strokes as text: fractions of the width and height in two digits to base 62, as in
-// saliscope/images/edits/edit.py.
+// saliscope/compute/erase/edit.py.
 const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
   BASE = DIGITS.length,
   FINEST = BASE ** 2 - 1;

@@ -12,10 +12,10 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from explainers import baseline_of
+from saliscope.compute.erase import edit, tensors
+from saliscope.compute.erase.edit import Box, Edit, Highest, Invert, Stroke, Whole, parse
+from saliscope.compute.erase.tensors import region_mask
 from saliscope.errors import Refused
-from saliscope.images.edits import edit, tensors
-from saliscope.images.edits.edit import Box, Edit, Highest, Invert, Stroke, Whole, parse
-from saliscope.images.edits.tensors import region_mask
 
 
 def square(side: int, low: int, high: int) -> torch.Tensor:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers import baseline_of, impute
+from saliscope.compute.erase import edit
+from saliscope.compute.erase.edit import Box, Highest, Invert, Operation, Point, Stroke, Whole
 from saliscope.errors import Refused
 from saliscope.images.bands import LUMINANCE
-from saliscope.images.edits import edit
-from saliscope.images.edits.edit import Box, Highest, Invert, Operation, Point, Stroke, Whole
 from saliscope.images.pixels import encode
 
 
@@ -179,18 +179,9 @@ def shift(pixels: Tensor, right: int, down: int) -> Tensor:
     for distance, side in ((right, width), (down, height)):
         if abs(distance) >= side:
             raise Refused(edit.out_of_range("shift", distance, 1 - side, side - 1))
-    if not (right or down):
-        return pixels
-    moved = _mean_color(pixels).expand_as(pixels).clone()
-    moved[..., _overlap(down, height), _overlap(right, width)] = pixels[
-        ..., _overlap(-down, height), _overlap(-right, width)
-    ]
-    return moved
-
-
-def _overlap(distance: int, side: int) -> slice:
-    """Return the part of an axis that is covered after a shift."""
-    return slice(max(0, distance), side + min(0, distance))
+    sides = right, -right, down, -down
+    inside = functional.pad(torch.ones_like(pixels), sides) > 0
+    return torch.where(inside, functional.pad(pixels, sides), _mean_color(pixels))
 
 
 def _mean_color(pixels: Tensor) -> Tensor:

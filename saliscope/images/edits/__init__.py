@@ -1,1 +1,0 @@
-"""Edits of an image: a region that is filled, and changes of the whole image."""
