@@ -1,4 +1,7 @@
-"""Compare two runs row by row, in batches: predictions, accuracy, and maps where both explain the same class."""
+"""Compare two runs row by row, in batches: predictions, accuracy, and maps where both explain the same class.
+
+Rows are paired by path, or by the content of the images, in any order.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from numpy.typing import NDArray
 
 from saliscope.errors import Refused
 from saliscope.runs.compare.agreement import Frame, compare_maps
-from saliscope.runs.compare.pairing import PATH, pair
 from saliscope.runs.compare.statistics import Distribution
 from saliscope.runs.report.analysis.columns import class_names, distinct
 from saliscope.runs.rows import Booleans, Floats, Integers
 from saliscope.runs.run_data import BATCH, RunData
 from saliscope.runs.settings import WRONG
 
+PATH, CONTENT = "path", "sha256"
+KEYS = (PATH, CONTENT)
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 MAPS = "maps"
@@ -32,30 +36,80 @@ CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
 TABLE = pa.schema(
-    [
-        ("path", pa.string()),
-        ("path_b", pa.string()),
-        ("change", pa.string()),
-        ("label", pa.string()),
-        ("label_b", pa.string()),
-        ("prediction_a", pa.string()),
-        ("prediction_b", pa.string()),
-        ("probability_a", pa.float32()),
-        ("probability_b", pa.float32()),
-        ("correct_a", pa.bool_()),
-        ("correct_b", pa.bool_()),
-        ("same_content", pa.bool_()),
-        ("rank_correlation", pa.float32()),
-        ("top_overlap", pa.float32()),
-        ("map_note", pa.string()),
-        ("error_a", pa.string()),
-        ("error_b", pa.string()),
-    ]
+    (name, kind)
+    for kind, names in (
+        (pa.string(), "path path_b change label label_b prediction_a prediction_b"),
+        (pa.float32(), "probability_a probability_b"),
+        (pa.bool_(), "correct_a correct_b same_content"),
+        (pa.float32(), "rank_correlation top_overlap"),
+        (pa.string(), "map_note error_a error_b"),
+    )
+    for name in names.split()
 )
 
 
 CLASS_COUNTS = ("labeled", "correct_a", "correct_b", "gained", "lost", "changed", "maps", "correlation")
 """The counts of each label, and the sum of the rank correlations of its images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairing:
+    """The rows of two runs: `a` and `b` `[n]` are those of the images in A in order, and -1 in `b` for those without a
+    counterpart; `only_b` those of the images that are only in B.
+
+    `repeated` counts images with the key of an earlier one in the same run, which are left out. An image that could not
+    be read has no content to compare.
+    """
+
+    key: str
+    a: Integers
+    b: Integers
+    only_b: Integers
+    repeated: int
+
+    @property
+    def paired(self) -> int:
+        """The number of images in both runs."""
+        return int((self.b >= 0).sum())
+
+
+def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
+    """Return the pairs of two runs.
+
+    Errors   Refused for an unknown key, and if a path occurs twice in a run
+    """
+    if key not in KEYS:
+        raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
+    keys = [run.columns([key])[key] for run in (a, b)]
+    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
+    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
+    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
+    del encoded
+    first, first_b = _first(own, count), _first(others, count)
+    found = first_b[own]
+    again = (first[own] != np.arange(len(own))) & (found >= 0)
+    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
+    if key == PATH:
+        _refuse_repeated(a, keys[0], again)
+        _refuse_repeated(b, keys[1], again_b)
+    alone = ~again_b
+    alone[found[found >= 0]] = False
+    repeated = int(again.sum() + again_b.sum())
+    return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
+
+
+def _first(codes: NDArray[np.int32], count: int) -> Integers:
+    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
+    first = np.full(count + 1, -1)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[-1] = -1
+    return first
+
+
+def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: Booleans) -> None:
+    if again.any():
+        path = paths[int(again.argmax())].as_py()
+        raise Refused(f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
 
 
 @dataclass(frozen=True)
@@ -74,7 +128,16 @@ class Comparison:
     """
 
     def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
-        refuse_partial(a, b)
+        """Pair the rows.
+
+        Errors   Refused for a run of only its mistakes, and as `pair`
+        """
+        for run in (a, b):  # missing rows would count as images that are only in one run
+            if run.settings.get("where") == WRONG:
+                raise Refused(
+                    f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
+                    "saliscope explain again for all images."
+                )
         self.a, self.b, self.frames, self.pairing = a, b, frames, pair(a, b, key)
         classes = [run.manifest.get("classes") or [] for run in (a, b)]
         self.same_classes = bool(classes[0]) and classes[0] == classes[1]
@@ -232,16 +295,3 @@ def _true(values: pa.ChunkedArray) -> Booleans:
 def _sum_by_name(table: pa.Table) -> pa.Table:
     sums = table.group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
     return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
-
-
-def refuse_partial(a: RunData, b: RunData) -> None:
-    """Check that neither run has only its mistakes: missing rows would count as images that are only in one run.
-
-    Errors   Refused
-    """
-    for run in (a, b):
-        if run.settings.get("where") == WRONG:
-            raise Refused(
-                f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
-                "saliscope explain again for all images."
-            )

@@ -1,12 +1,16 @@
-"""Tests and intervals of a comparison: McNemar's exact test, paired differences, rates, and means by bootstrap."""
+"""Tests and intervals of a comparison: McNemar's exact test, paired differences, means by bootstrap; their texts."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from saliscope.runs.formats import p_value
+from saliscope.runs.rows import Floats
 
 Z = 1.959963984540054
 """The quantile of a 95% interval."""
@@ -16,6 +20,7 @@ FEWEST = 10
 """Images for the interval of a mean: a bootstrap of fewer gives intervals that are much too short."""
 RESAMPLES = 2000
 BINS = 2000
+LEVEL = 0.05
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -33,6 +38,14 @@ def mcnemar(gained: int, lost: int) -> float:
     from scipy.stats import binomtest  # scipy takes a second to start
 
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+def mcnemar_text(gained: int, lost: int) -> str:
+    """Return the verdict and the p-value of McNemar's test, or how many images it needs."""
+    if gained + lost < CHANGED:
+        return f"not tested: McNemar's exact test needs {CHANGED} gained or lost images"
+    p = mcnemar(gained, lost)
+    return f"{'significant' if p < LEVEL else 'not significant'} (McNemar's exact test, p {p_value(p, '= ')})"
 
 
 def paired_difference(gained: int, lost: int, count: int) -> tuple[float, float, float]:
@@ -73,7 +86,7 @@ class Distribution:
         self.counts = np.zeros(BINS, dtype=np.int64)
         self.sums = np.zeros(BINS)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Floats) -> None:
         """Add finite values."""
         place = (values - self.low) / (self.high - self.low) * BINS
         bins = np.clip(place.astype(np.int64), 0, BINS - 1)
@@ -94,3 +107,28 @@ class Distribution:
         drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
         low, high = np.quantile(drawn @ centers / count, (0.025, 0.975)) if count >= FEWEST else (np.nan, np.nan)
         return Mean(count, float(self.sums.sum() / count), float(low), float(high))
+
+
+def interval_text(mean: Mean, scale: float = 1, unit: str = "") -> str:
+    """Return the interval of a mean, or how many images it needs."""
+    if math.isnan(mean.low):
+        return f"no interval: fewer than {FEWEST} images"
+    low, high = ((f"{scale * each:.1f}" if unit else number_of(each)) for each in (mean.low, mean.high))
+    return f"95% interval {low} to {high}{unit}"
+
+
+def number_of(value: float) -> str:
+    """Format a value with two decimals."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with one decimal and its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def setting(value: Any) -> str:
+    """Return the value of a setting as text; empty if it is not set."""
+    if value in (None, "", {}, []):
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)

@@ -1,26 +1,24 @@
-"""Write the report as one HTML file that contains the style, script and data and makes no requests."""
+"""Render the page of a report or a comparison: one HTML file that contains the style, script and data.
+
+It makes no requests, and all text in it is escaped.
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader, select_autoescape
 from markupsafe import Markup
 
 from saliscope import percentages
 from saliscope.runs import formats
-from saliscope.runs.report.content import gather
-from saliscope.runs.report.context import Report
-from saliscope.runs.run_data import RunData
-from saliscope.runs.shards import refuse_disk_errors
 
 STATIC = Path(__file__).parent / "static"
 PAGE = Path(__file__).resolve().parents[2] / "page"
@@ -33,58 +31,39 @@ DRAWING_SCRIPTS = (
 SCRIPTS = (*DRAWING_SCRIPTS, *(STATIC / f"{name}.js" for name in ("report", "embedding")))
 
 
-def write(data: RunData, out: str | Path, inputs: Report) -> Path:
-    """Write the report of a finished run, and return its path.
-
-    Errors   Refused for a run without a readable image, for an invalid box or mask, and for a full disk
-    """
-    with _freed_memory():
-        report = gather(data, inputs)
-    path = Path(out).expanduser()
-    with refuse_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(report), encoding="utf-8")
-    return path
+@functools.cache
+def templates() -> Environment:
+    """Return the templates in `static`; text in HTML is escaped."""
+    escape = select_autoescape(["html"])
+    found = Environment(loader=FileSystemLoader(STATIC), autoescape=escape, trim_blocks=True, lstrip_blocks=True)
+    found.filters |= {"percent": formats.percent, "number": formats.number}
+    found.globals |= {name: getattr(formats, name) for name in ("plural", "p_value", "title")}
+    found.globals |= {"points": percentages.points, "json": json.dumps}
+    return found
 
 
-@contextmanager
-def _freed_memory() -> Iterator[None]:
-    """Let Arrow allocate with the system: its own pool keeps 60 MB more of a report of a million rows."""
-    pool = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(pool)
-
-
-def render(content: dict[str, Any], template: str = "report.html", scripts: Sequence[Path] = SCRIPTS) -> str:
-    """Return the page for the result of `gather`; all text in it is escaped."""
-    text = script(scripts)
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    # In a script element, only "</" and "<!--" have a special meaning.
-    data = json.dumps(content.pop("data"), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    whole = Environment(loader=FileSystemLoader(STATIC), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    whole.filters |= {"percent": formats.percent, "number": formats.number}
-    whole.globals |= {
-        "plural": formats.plural,
-        "p_value": formats.p_value,
-        "points": percentages.points,
-        "json": json.dumps,
-    }
-    whole.globals |= {"method_title": formats.title}
-    return whole.get_template(template).render(
-        **content,
-        css=Markup((STATIC / "report.css").read_text(encoding="utf-8")),
-        script=Markup(text),
-        script_hash=f"sha256-{digest}",
-        data=Markup(data),
-    )
-
-
-def script(scripts: Sequence[Path]) -> str:
-    """Return the scripts as one module, without their imports of each other and their exports."""
+def render(content: dict[str, Any], template: str, scripts: Sequence[Path]) -> str:
+    """Return the page with these variables; `data` returns what its script needs, once all other parts are rendered."""
     parts = [path.read_text(encoding="utf-8") for path in scripts]
-    return "\n".join(
-        re.sub(r"^export ", "", re.sub(r"^import [^;]*;$", "", part, flags=re.M), flags=re.M) for part in parts
+    # One module, without the imports of each other and the exports.
+    parts = [re.sub(r"^export ", "", re.sub(r"^import [^;]*;$", "", part, flags=re.M), flags=re.M) for part in parts]
+    script = "\n".join(parts)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+    def data() -> Markup:
+        text = json.dumps(content["data"](), allow_nan=False, separators=(",", ":"))
+        return Markup(text.replace("<", "\\u003c"))  # in a script, only "</" and "<!--" have a special meaning
+
+    return (
+        templates()
+        .get_template(template)
+        .render(
+            content
+            | {
+                "css": Markup((STATIC / "report.css").read_text(encoding="utf-8")),
+                "script": Markup(script),
+                "script_hash": f"sha256-{digest}",
+                "data": data,
+            }
+        )
     )

@@ -19,7 +19,7 @@ from saliscope.errors import Refused
 from saliscope.runs.compare import compare as write
 from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
 from saliscope.runs.compare.comparing import Comparison
-from saliscope.runs.compare.pairing import pair as pair_rows
+from saliscope.runs.compare.comparing import pair as pair_rows
 from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.rows import SCHEMA

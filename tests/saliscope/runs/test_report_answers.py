@@ -58,7 +58,7 @@ def made_run(
 
 
 def answers(data: RunData, given: Report | None = None) -> list[Answer]:
-    return analyze(data, given or Report(read=lambda path: None)).answers.all
+    return analyze(data, given or Report(read=lambda path: None)).all
 
 
 def faults(data: RunData, given: Report | None = None) -> list[Answer]:

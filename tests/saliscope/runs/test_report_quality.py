@@ -15,7 +15,8 @@ from pyarrow import parquet as pq
 from benchmarks.data_sets.synthetic import write_run
 from saliscope.errors import Refused
 from saliscope.runs.report import metadata
-from saliscope.runs.report.analysis import clusters, map_pass
+from saliscope.runs.report.analysis import clusters
+from saliscope.runs.report.analysis import maps as map_pass
 from saliscope.runs.report.analysis.calibration import calibrate
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.embedding import project

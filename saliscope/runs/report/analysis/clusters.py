@@ -14,15 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saliscope.runs.report.analysis.maps import Maps, pool, shares
+from saliscope.runs.report.analysis.maps import LEAST, MOST_OF_CLASS, Maps, pool, shares
 from saliscope.runs.rows import Floats, Integers
 
 GRID = 8
 """Maximum number of cells per side."""
-LEAST = 10
-"""Minimum number of maps of a class for clustering."""
-MOST = 600
-"""Maximum number of maps of a class that are clustered, evenly sampled; the eigenvalues of more maps take minutes."""
 MOST_CLASSES = 200
 """Maximum number of classes whose maps are clustered: those with the most maps."""
 NEIGHBORS = (5, 10)
@@ -59,8 +55,8 @@ def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
         total = len(members)
         if total < LEAST:
             continue
-        if total > MOST:
-            members = members[np.linspace(0, total - 1, MOST).round().astype(int)]
+        if total > MOST_OF_CLASS:  # the eigenvalues of more maps take minutes
+            members = members[np.linspace(0, total - 1, MOST_OF_CLASS).round().astype(int)]
         labels = spectral(np.sqrt(grid[members]).reshape(len(members), -1))
         parts = [members[labels == k] for k in range(labels.max() + 1)]
         for part in sorted(parts, key=len, reverse=True):

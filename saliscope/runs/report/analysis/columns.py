@@ -33,6 +33,10 @@ class Names:
         self.codes: Integers = as_array(encoded.indices, -1)
         self.values: list[str] = encoded.dictionary.to_pylist()
 
+    def are(self, value: str) -> NDArray[np.bool_]:
+        """Return which rows `[n]` have this name."""
+        return np.asarray(self.codes == (self.values.index(value) if value in self.values else -2))
+
     def __getitem__(self, row: int) -> str | None:
         code = self.codes[row]
         return self.values[code] if code >= 0 else None

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.rows import Floats
+from saliscope.runs.report.analysis.maps import MapPass
 
 TITLES = {
     "non_finite": "Non-finite values",
@@ -106,8 +105,8 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
                 "probability": each["probability_mean"],
                 "confused": confused.get(each["code"]),
                 "shares": {region: each[f"share_{region}_mean"] for region in maps.regions},
-                "maps": maps.counts.get(each["code"], 0),
-                "mean": maps.means.get(each["code"]),
+                "maps": int(maps.counts[each["code"]]),
+                "mean": maps.means[each["code"]] if maps.counts[each["code"]] else None,
             }
         )
     return sorted(rows, key=lambda row: row["name"])
@@ -116,12 +115,6 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
 def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
     """Return the number of images whose label is one of the classes of a group."""
     return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
-
-
-def mean(values: Floats) -> float | None:
-    """Return the mean of the finite values, or None if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean(dtype=np.float64)) if len(finite) else None
 
 
 @dataclass(frozen=True)
