@@ -97,7 +97,6 @@ class Job:
         counts = {name: found[name] for name in ("looked_at", "images", "unreadable")}
         counts |= {"labeled": labeled.total(), "correct": labeled.total() - found["wrong"]}
         manifest = {
-            "versions": versions(),
             "weights_sha256": self.shards.record["weights_sha256"],
             "classes": self.model.labels,
             "score": self.model.score_kind,
@@ -107,8 +106,7 @@ class Job:
             "source": self.source,
             "listing": digest_of(self.shards.finished.shards[number] for number in numbers),
             "directory": os.getcwd(),
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
+            **provenance(seconds),
         }
         self.shards.finish(manifest, numbers)
         return counts
@@ -120,13 +118,14 @@ def preprocessing_record(preparation: Preparation) -> dict[str, Any]:
     return {**asdict(preparation), "interpolation": filter_name}
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that results depend on."""
-    result = {"python": platform.python_version(), "torch": str(torch.__version__)}
+def provenance(seconds: float) -> dict[str, Any]:
+    """Return the end of a manifest: the time, and the versions of Python and of the packages that results depend on."""
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            result[name] = metadata.version(name)
-    return result
+            versions[name] = metadata.version(name)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {"versions": versions, "finished": now, "seconds": round(seconds, 3)}
 
 
 @dataclass(frozen=True)

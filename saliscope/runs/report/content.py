@@ -91,9 +91,10 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     mistakes = summary.most_confident_mistakes(columns, MISTAKES)
     errors = page.errors.rows[: LIMITS["error_cards"]].tolist() if page.errors and page.errors.tested else []
     _choose(page, [*found.rows, *mistakes, *errors])
+    rows, findings = summary.class_rows(columns, page.all_maps), summary.finding_rows(columns)
+    means = [(row, page.add_map(row["mean"])) for row in rows if row["mean"] is not None]
     entries = _images(page)
     places = page.features.places() if page.features else []
-    rows, findings = summary.class_rows(columns, page.all_maps), summary.finding_rows(columns)
     titles = {row["code"]: row["title"] for row in findings}
     ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
     return {
@@ -102,6 +103,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "limits": LIMITS,
         "accuracy": summary.accuracy(columns),
         "rows": rows,
+        "means": means,
         "classes": sorted(rows, key=lambda row: (row["rate"].value if row["rate"] else 2.0, row["name"])),
         "findings": findings,
         "tested": shortcuts.count_tested(page.maps, page.clusters, page.classes, page.candidates),

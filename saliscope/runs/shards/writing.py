@@ -194,7 +194,7 @@ class Shards(ShardFiles):
     def release(self) -> None:
         """Allow other processes to write the run."""
         if self.lock is not None:
-            self.lock.release()
+            self.lock.close()
             self.lock = None
 
     @contextlib.contextmanager
