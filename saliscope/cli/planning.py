@@ -8,14 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.images import uploads
-from saliscope.runs.formats import duration, plural
 from saliscope.runs.settings import Settings
-
-if TYPE_CHECKING:
-    from saliscope.runs.settings import Settings
 
 BATCHES = 3
 """Batches that are measured, after one that is not: the first one is slower."""
@@ -47,31 +43,9 @@ class Plan:
 
     def text(self) -> str:
         """Return the plan for the terminal."""
-        chosen = self.settings
-        layer = f" at {chosen.layer}" if chosen.layer else ""
-        lines = [
-            f"{plural(self.images, 'image')} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target "
-            f"{chosen.target}, batches of {chosen.batch_size}."
-        ]
-        if not self.measured:
-            return "\n".join([*lines, "No time was estimated: none of the first images could be read."])
-        read, explain = f"{1000 * self.reading:.3g} ms to read", f"{1000 * self.explaining:.3g} ms to explain"
-        lines.append(
-            f"Measured on {self.measured} images: {read} and {explain} each, {self.size:,.0f} bytes per image."
-        )
-        processes = "1 process that reads" if self.workers == 1 else f"{self.workers} processes that read"
-        where = f"with {processes}" if self.workers else "in one process"
-        lines.append(
-            f"Estimate: {duration(self.seconds)} {where}, {self.images / self.seconds:.3g} images/s, "
-            f"{self.size * self.images / 1e6:,.1f} MB."
-        )
-        if self.ray:
-            lines.append("The estimate is for this machine without Ray.")
-        if self.unreadable:
-            lines.append(f"{self.unreadable} of the first images could not be read.")
-        if self.exists:
-            lines.append("The folder has a run already; finished batches are not computed again.")
-        return "\n".join([*lines, "Nothing was written."])
+        from saliscope.runs import pages  # jinja2 is in the extra `data`
+
+        return pages.text_of(self)
 
     def values(self) -> dict[str, Any]:
         """Return the numbers of the plan."""
@@ -109,10 +83,8 @@ def measure(
     device = "cpu" if is_ray else arguments["device"]
     with tempfile.TemporaryDirectory() as folder:
         job = runs.prepare(settings, source, folder, limit=arguments["limit"], device=device)
-        reader, explainer = (
-            ImageReader(uploads.open_image, job.model.preparation),
-            Explainer(job.model, settings, device),
-        )
+        reader = ImageReader(uploads.open_image, job.model.preparation)
+        explainer = Explainer(job.model, settings, device)
         reading = explaining = 0.0
         measured = unreadable = 0
         written: list[dict[str, Any]] = []

@@ -15,19 +15,19 @@ from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
 from saliscope.runs import export as exporting
-from saliscope.runs import preview, units
+from saliscope.runs import pages, preview, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.formats import duration, plural
+from saliscope.runs.formats import plural
 from saliscope.runs.job import Detail, Report
 from saliscope.runs.report import metadata as added
 from saliscope.runs.report.links import check_link
 from saliscope.runs.results import IndexResult, ReportResult
 from saliscope.runs.rows import SCHEMA, map_of
 from saliscope.runs.run_data import RunData
-from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
+from saliscope.runs.settings import PREDICTED, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices
 
@@ -329,34 +329,7 @@ class Run(FinishedRun):
 
     def __str__(self) -> str:
         """Return a summary of the run and of the call that computed it."""
-        counts, settings = self.counts, self.settings
-        start = f"{plural(counts['images'], 'image')} in {self.folder!r}"
-        if settings.where == WRONG:
-            wrong = plural(counts["images"] - counts["unreadable"], "image")
-            known = f"{counts['labeled']:,} with a known label"
-            start = f"{wrong} with a wrong prediction, of {known}, in {self.folder!r}"
-        lines = [start + self._work()]
-        if self.accuracy is not None:
-            lines.append(f"Accuracy: {self.accuracy:.1%} of {counts['labeled']:,} labeled images.")
-        unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
-        if settings.target == LABEL and unlabeled:
-            lines.append(
-                f"{plural(unlabeled, 'image')} without a label that is a class of the model: the predicted class is "
-                "explained."
-            )
-        if counts["unreadable"]:
-            lines.append(f"{plural(counts['unreadable'], 'image')} could not be read; see the column error.")
-        return "\n".join(lines)
-
-    def _work(self) -> str:
-        """Return what the call of `explain` has done, as the end of a sentence."""
-        if self.new is None or self.seconds is None:
-            return "."
-        if not self.new:
-            return ": the run was already finished."
-        speed = f", {self.new / self.seconds:.3g} per second" if self.seconds > 0 else ""
-        what = "checked" if self.settings.where == WRONG else "new"
-        return f": {self.new:,} {what} in {duration(self.seconds)}{speed}."
+        return pages.text_of(self)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])

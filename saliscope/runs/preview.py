@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,10 +10,10 @@ import torch
 from PIL import Image
 
 from explainers import Display, overlay
+from saliscope.runs import pages
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.formats import by_size
 from saliscope.runs.report.images import small
-from saliscope.runs.results import table
 from saliscope.runs.rows import map_of
 from saliscope.zoo.model import upright
 
@@ -24,7 +23,6 @@ SIDE = 192
 """The longer side of a shown image in pixels."""
 BYTES = 12_000
 """Maximum size of a shown image, if possible."""
-GRID = "display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 12px; max-width: 1000px"
 
 
 def display(run: FinishedRun, values: Iterable[tuple[str, object]], text: str) -> Display:
@@ -33,8 +31,8 @@ def display(run: FinishedRun, values: Iterable[tuple[str, object]], text: str) -
     numbers = np.unique(np.linspace(0, max(0, len(run.data) - 1), SHOWN).round().astype(int))
     rows = run.data.take(numbers).to_pylist() if len(run.data) else []
     drawn = [(row, _draw(run, row, signed)) for row in rows]
-    figures = "".join(_figure(row, image) for row, image in drawn)
-    content = f'{table(list(values))}<div style="{GRID}">{figures}</div>'
+    figures = [(row, image and small(image, BYTES)) for row, image in drawn]
+    content = pages.notebook(rows=list(values), figures=figures)
     return Display(content, text, [image for _, image in drawn if image is not None])
 
 
@@ -51,21 +49,3 @@ def _draw(run: FinishedRun, row: dict[str, Any], signed: bool) -> Image.Image | 
         image = preparation.crop(upright(image))
         image.thumbnail((SIDE, SIDE))
     return overlay(image, values, signed=signed)
-
-
-def _figure(row: dict[str, Any], image: Image.Image | None) -> str:
-    """Return an image with its path, prediction and label, or the reason why it could not be read."""
-    lines = [row["path"]]
-    if row["error"] is not None:
-        lines.append(row["error"])
-    else:
-        probability = "" if row["probability"] is None else f" {row['probability']:.1%}"
-        lines.append(f"{row['prediction']}{probability}")
-        if row["correct"] is not None:
-            lines.append("correct" if row["correct"] else f"wrong, label {row['label']}")
-    caption = "<br>".join(html.escape(line) for line in lines)
-    shown = ""
-    if image is not None:
-        address, width, height = small(image, BYTES)
-        shown = f'<img src="{address}" width="{width}" height="{height}" alt="{html.escape(row["path"])}">'
-    return f'<figure style="width: auto; overflow-wrap: anywhere">{shown}<figcaption>{caption}</figcaption></figure>'

@@ -19,10 +19,10 @@ from saliscope.runs.compare import statistics
 from saliscope.runs.compare.agreement import Alignment, align
 from saliscope.runs.compare.comparing import CLASS_COUNTS, PATH, TABLE, Comparison, Shown
 from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.pages import DRAWING_SCRIPTS, render, templates
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.maps import MOST, pack, pool
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.report.page import DRAWING_SCRIPTS, render, templates
 from saliscope.runs.results import ComparisonResult
 from saliscope.runs.rows import map_of
 from saliscope.runs.shards import refuse_disk_errors

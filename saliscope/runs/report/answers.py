@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from explainers import holm
+from saliscope.runs.pages import templates
 from saliscope.runs.report.analysis import slices as slicing
 from saliscope.runs.report.analysis.clusters import GRID
 from saliscope.runs.report.analysis.columns import Columns
@@ -23,7 +24,6 @@ from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice
 from saliscope.runs.report.analysis.summary import Rate, unreadable
 from saliscope.runs.report.context import Page
-from saliscope.runs.report.page import templates
 from saliscope.runs.report.preprocessing import Trial, try_others
 from saliscope.runs.rows import Booleans, Integers
 

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from saliscope.runs import formats
+from saliscope.runs.pages import SCRIPTS, render
 from saliscope.runs.report import answers, images, links
 from saliscope.runs.report.analysis import calibration, embedding, hierarchy, label_errors, shortcuts, slices, summary
 from saliscope.runs.report.analysis.clusters import LEAST, MOST_CLASSES, Cluster
 from saliscope.runs.report.analysis.maps import MAPS
 from saliscope.runs.report.context import Page, Report
-from saliscope.runs.report.page import SCRIPTS, render
 from saliscope.runs.rows import SCHEMA, Floats
 from saliscope.runs.run_data import RunData
 from saliscope.runs.shards import refuse_disk_errors

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from saliscope import percentages
 from saliscope.runs import formats
 
-STATIC = Path(__file__).parent / "static"
-PAGE = Path(__file__).resolve().parents[2] / "page"
+STATIC = Path(__file__).parent / "report" / "static"
+PAGE = Path(__file__).resolve().parents[1] / "page"
 """The app, whose code for elements and for drawing maps is used, so that maps look the same in both."""
 DRAWING_SCRIPTS = (
     PAGE / "wire.js",
@@ -37,7 +37,7 @@ def templates() -> Environment:
     escape = select_autoescape(["html"])
     found = Environment(loader=FileSystemLoader(STATIC), autoescape=escape, trim_blocks=True, lstrip_blocks=True)
     found.filters |= {"percent": formats.percent, "number": formats.number}
-    found.globals |= {name: getattr(formats, name) for name in ("plural", "p_value", "title")}
+    found.globals |= {name: getattr(formats, name) for name in ("plural", "p_value", "title", "duration")}
     found.globals |= {"points": percentages.points, "json": json.dumps}
     return found
 
@@ -67,3 +67,13 @@ def render(content: dict[str, Any], template: str, scripts: Sequence[Path]) -> s
             }
         )
     )
+
+
+def text_of(result: object) -> str:
+    """Return what a function of a run prints for its result."""
+    return templates().get_template("results.txt").render(kind=type(result).__name__, result=result).strip()
+
+
+def notebook(**values: Any) -> str:
+    """Return the HTML that a notebook shows: a table of `rows` with `heads`, `lines` of text, and `figures`."""
+    return templates().get_template("notebook.html").render(values).strip()
