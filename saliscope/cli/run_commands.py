@@ -29,7 +29,7 @@ def report(
     *,
     output: OutputOptions,
 ) -> None:
-    from saliscope.runs.report.links import check_link  # torch takes seconds to start
+    from saliscope.runs.report.images import check_link  # torch takes seconds to start
 
     refuse_folder(out)
     with usage_error("--link"):

@@ -7,32 +7,41 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import torch
 from PIL import Image
 
-from explainers import MethodName
+from explainers import Display, MethodName, overlay
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
 from saliscope.runs import export as exporting
-from saliscope.runs import pages, preview, units
+from saliscope.runs import pages, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
 from saliscope.runs.finished import evaluation
 from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.formats import plural
-from saliscope.runs.job import Detail, Report
+from saliscope.runs.formats import by_size, plural
 from saliscope.runs.report import metadata as added
-from saliscope.runs.report.links import check_link
+from saliscope.runs.report.images import check_link, small
 from saliscope.runs.results import IndexResult, ReportResult
 from saliscope.runs.rows import SCHEMA, map_of
+from saliscope.runs.run import Detail, Report
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import PREDICTED, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices
+from saliscope.zoo.model import upright
 
 Progress = Callable[[int, int], object]
 """Called with the number of finished images and the total number. An exception in it stops the work."""
+SHOWN = 6
+"""Number of images, evenly spaced over the rows."""
+SIDE = 192
+"""The longer side of a shown image in pixels."""
+BYTES = 12_000
+"""Maximum size of a shown image, if possible."""
 ROWS = 64
 """Rows that are read at once."""
 
@@ -335,7 +344,7 @@ class Run(FinishedRun):
         return str(self._repr_mimebundle_()["text/html"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return what notebooks show: HTML, and an image for hosts that show no HTML."""
+        """Return what notebooks show: HTML, and images for hosts that show no HTML. No network runs for it."""
         values: dict[str, object] = {"images": f"{len(self):,}", "folder": self.folder}
         counts, settings = self.counts, self.to_dict()["settings"]
         if counts["unreadable"]:
@@ -344,4 +353,22 @@ class Run(FinishedRun):
             values["accuracy"] = f"{self.accuracy:.1%} of {counts['labeled']:,} labeled images"
         names = ("model", "method", "layer", "target", "where", "options")
         values |= {name: settings[name] for name in names if settings[name] not in (None, "", {})}
-        return preview.display(self, values.items(), repr(self))._repr_mimebundle_()
+        numbers = np.unique(np.linspace(0, max(0, len(self) - 1), SHOWN).round().astype(int))
+        drawn = [(row, self._draw(row)) for row in self.data.take(numbers[: len(self)]).to_pylist()]
+        figures = [(row, image and small(image, BYTES)) for row, image in drawn]
+        content = pages.notebook(rows=list(values.items()), figures=figures)
+        images = [image for _, image in drawn if image is not None]
+        return Display(content, repr(self), images)._repr_mimebundle_()
+
+    def _draw(self, row: dict[str, Any]) -> Image.Image | None:
+        """Return the part of an image that the network received with its map; only the map if the image is gone."""
+        if row["map"] is None:
+            return None
+        values, image = torch.from_numpy(map_of(row)), self.image(row["path"], row["sha256"])
+        if image is None or self.preparation is None:
+            height, width = values.shape
+            image = Image.new("RGB", (SIDE, max(1, round(SIDE * height / width))), "gray")
+        else:
+            image = self.preparation.crop(upright(image))
+            image.thumbnail((SIDE, SIDE))
+        return overlay(image, values, signed=not by_size(self.settings.method))

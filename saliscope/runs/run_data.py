@@ -35,6 +35,7 @@ class RunData:
 
     def __init__(self, folder: str | Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
+        self._parts: list[str] = manifest["parts"]  # the names of the files, in the order of the rows
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -45,11 +46,6 @@ class RunData:
     def store(self) -> Store:
         """The files of the run, also others such as evaluation.json."""
         return open_store(self.folder)
-
-    @property
-    def _parts(self) -> list[str]:
-        """The names of the files, in the order of the rows."""
-        return list(self.manifest["parts"])
 
     def _open(self, parts: Sequence[str]) -> dataset.Dataset:
         """Return the rows of some files, with the types of `SCHEMA`: another program may have written them again.
@@ -73,7 +69,11 @@ class RunData:
 
     def _count_rows(self, part: str) -> int:
         (file,) = self._open([part]).get_fragments()
-        _check_columns(file.physical_schema.names, f"{part} of {str(self.folder)!r}")
+        if missing := [name for name in SCHEMA.names if name not in file.physical_schema.names]:
+            raise Refused(
+                f"{part} of {str(self.folder)!r} has no column {', '.join(missing)}. Pass the folder of `saliscope "
+                "explain`, or run it again."
+            )
         return int(file.count_rows())
 
     def __len__(self) -> int:
@@ -144,18 +144,6 @@ class RunData:
 def damaged(folder: str | Path, error: object) -> str:
     """Return the message for a run that cannot be read."""
     return f"{str(folder)!r} is damaged: {error}. Delete it and run saliscope explain again."
-
-
-def _check_columns(names: Sequence[str], where: str) -> None:
-    """Check that no column is missing.
-
-    Errors   Refused
-    """
-    missing = [name for name in SCHEMA.names if name not in names]
-    if missing:
-        raise Refused(
-            f"{where} has no column {', '.join(missing)}. Pass the folder of `saliscope explain`, or run it again."
-        )
 
 
 def open_run(folder: str | Path) -> RunData:

@@ -23,8 +23,7 @@ from saliscope.runs.run import load
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.sources import lists, tables, tars
-from saliscope.runs.sources.listing import file_kind
-from saliscope.runs.sources.location import open_location, suffix
+from saliscope.runs.sources.location import Location, open_location, suffix
 from saliscope.zoo import Model, ModelUnavailable
 from saliscope.zoo.model import Preparation
 from saliscope.zoo.weights import weights_hash
@@ -60,23 +59,14 @@ class Finder:
     """
 
     def __init__(self, source: str) -> None:
-        self._location = open_location(source)
+        self._location = location = open_location(source)
         self._members = functools.lru_cache(maxsize=1)(self._read_tar)  # rows are in the order of the tars
-        self._kind = self._find_kind()
-
-    def _find_kind(self) -> str:
-        location = self._location
-        if not location.is_file:
-            is_list = location.matches and all(suffix(name) in lists.SUFFIXES for name in location.matches)
-            return "list" if is_list and not tables.with_images(location, list(location.matches or ())) else "folder"
-        return file_kind(location, location.start(location.name)) or ""
+        self._is_tar = location.is_file and tars.is_tar(location.start(location.name))
 
     def find(self, path: str) -> Item | None:
         """Return the image with this path; it may have been deleted."""
         location = self._location
-        if self._kind == "list":
-            return Item(path, None, lists.url_of(location, path))
-        if self._kind == "tar":
+        if self._is_tar:
             return self._members(location.name, "").get(path)
         name, mark, row = path.rpartition("#")
         if mark and row.isdecimal() and suffix(name) in tables.SUFFIXES:
@@ -85,7 +75,8 @@ class Finder:
             tar = self._raw(path[: end.end() - 1])
             if location.fs.isfile(location.path(tar)):
                 return self._members(tar, tar + "/").get(path)
-        return Item(path, None, location.url(self._raw(path)))
+        may_be_list = location.is_file or location.matches
+        return Item(path, None, (lists.url_of if may_be_list else Location.url)(location, self._raw(path)))
 
     def _raw(self, name: str) -> str:
         """Return the file name that `to_text` has written as text."""

@@ -17,7 +17,7 @@ import torch
 
 from saliscope.runs.decoding import Decode, ImageReader
 from saliscope.runs.explaining import Explainer
-from saliscope.runs.job import explained
+from saliscope.runs.run import explained
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
 from saliscope.runs.shards.writing import ShardFiles

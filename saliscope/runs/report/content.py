@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from saliscope.runs import formats
 from saliscope.runs.pages import SCRIPTS, render
-from saliscope.runs.report import answers, images, links
-from saliscope.runs.report.analysis import calibration, embedding, hierarchy, label_errors, shortcuts, slices, summary
-from saliscope.runs.report.analysis.clusters import LEAST, MOST_CLASSES, Cluster
-from saliscope.runs.report.analysis.maps import MAPS
+from saliscope.runs.report import answers, images
+from saliscope.runs.report.analysis import label_errors, shortcuts, slices, summary
+from saliscope.runs.report.analysis.clusters import FEWEST, MOST_CLASSES, Cluster
+from saliscope.runs.report.analysis.maps import LEAST, MAPS
 from saliscope.runs.report.context import Page, Report
 from saliscope.runs.rows import SCHEMA, Floats
 from saliscope.runs.run_data import RunData
@@ -35,9 +35,9 @@ LIMITS = {
     "shortcuts": shortcuts.MANY,
     "slices": slices.LEAST,
     "errors": label_errors.LEAST,
-    "features": embedding.LEAST,
-    "bins": calibration.BINS,
-    "simulations": calibration.SIMULATIONS,
+    "features": FEWEST,
+    "bins": summary.BINS,
+    "simulations": summary.SIMULATIONS,
     "level": slices.LEVEL,
     "answers": answers.SHOWN,
     "error_cards": 48,
@@ -96,7 +96,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     entries = _images(page)
     places = page.features.places() if page.features else []
     titles = {row["code"]: row["title"] for row in findings}
-    ancestors = hierarchy.by_ancestor(columns, manifest.get("classes") or [])
+    ancestors = summary.by_ancestor(columns, manifest.get("classes") or [])
     return {
         "page": page,
         "answers": found,
@@ -113,7 +113,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         **_mistakes(page, mistakes),
         "evaluation": _evaluation(data),
         "ancestors": ancestors,
-        "median_size": hierarchy.median_size(ancestors or []),
+        "median_size": summary.median_size(ancestors or []),
         "error_rows": errors,
         "unreadable": summary.unreadable(columns),
         "devices": sorted(
@@ -155,7 +155,7 @@ def _images(page: Page) -> list[dict[str, Any]]:
     columns, model, known = page.columns, page.report.model, formats.as_numbers
     budget, border = images.budget(len(page.shown)), page.all_maps.regions["border"].shares
     classes = page.manifest.get("classes", ())
-    address = links.Links(page.report.link, page.settings, classes) if page.report.link else None
+    address = images.Links(page.report.link, page.settings, classes) if page.report.link else None
     cluster_of = {int(page.maps.rows[k]): number for number, each in enumerate(page.clusters) for k in each.members}
     entries = []
     for done, (row, record) in enumerate(zip(page.shown, _records(page, list(page.shown)), strict=True)):

@@ -13,10 +13,9 @@ from PIL import Image
 from saliscope.errors import Refused
 from saliscope.runs import formats
 from saliscope.runs.report import images, metadata
-from saliscope.runs.report.analysis import calibration, label_errors, shortcuts, slices, summary
-from saliscope.runs.report.analysis.clusters import find_clusters
+from saliscope.runs.report.analysis import label_errors, shortcuts, slices, summary
+from saliscope.runs.report.analysis.clusters import Features, find_clusters
 from saliscope.runs.report.analysis.columns import Columns, distinct
-from saliscope.runs.report.analysis.embedding import Features
 from saliscope.runs.report.analysis.maps import (
     Coverage,
     border_region,
@@ -91,9 +90,9 @@ class Page:
         self.candidates = shortcuts.find_candidates(self.maps, self.clusters, self.classes, self.crop)
         self.shortcuts = [candidate for candidate in self.candidates if candidate.is_shortcut]
         self.errors: label_errors.LabelErrors | None = None
-        self.calibration: calibration.Calibration | None = None
+        self.calibration: summary.Calibration | None = None
         if not self.only_wrong:
-            self.calibration = calibration.calibrate(columns.probability, columns.correct)
+            self.calibration = summary.calibrate(columns.probability, columns.correct)
             if self.manifest.get("score") not in ("sigmoid", "logit"):
                 self.errors = label_errors.find_label_errors(data, columns)
         self.confusions = summary.confusions(columns, PAIRS)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -22,9 +22,8 @@ from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.job import Report, provenance
 from saliscope.runs.results import IndexResult
-from saliscope.runs.run import default_workers
+from saliscope.runs.run import Report, default_workers, provenance
 from saliscope.runs.settings import FORMAT, PREDICTED, Classes
 from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
@@ -33,11 +32,8 @@ from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units import tables
 from saliscope.runs.units.labeling import NONE, Labeler
-from saliscope.zoo import devices
+from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 STATE = f"{WORK}/index.pt"
 EVERY = 60.0
@@ -259,7 +255,7 @@ class _Steps:
         parts = [items[start : start + size] for start in range(self.read, len(items), size)]
         pin = devices.copies_asynchronously(place)
         for batch in decode_batches(parts, self.decode, preparation, self.workers, pin):
-            positions = [self.read + k for k, error in enumerate(batch.errors) if error is None]
+            positions = [self.read + k for k in batch.places]
             found = zip(batch.items, batch.errors, strict=True)
             self.state.errors |= {item.path: error for item, error in found if error is not None}
             self.read += len(batch.items)

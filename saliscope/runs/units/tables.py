@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -24,14 +24,12 @@ from saliscope.errors import Refused
 from saliscope.images.pixels import encode
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.job import Report
-from saliscope.runs.report.analysis.hierarchy import tree
+from saliscope.runs.report.analysis.summary import tree
+from saliscope.runs.run import Report
 from saliscope.runs.settings import Classes, check_format, is_imagenet
 from saliscope.runs.stores import MANIFEST, SETTINGS, open_store
+from saliscope.zoo import Model, Preparation
 from saliscope.zoo.weights import weights_hash
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model, Preparation
 
 UNITS, TOP, PHOTOS = "units.parquet", "top.parquet", "photos.parquet"
 METADATA = b"saliscope"
@@ -158,14 +156,10 @@ def add_thumbnails(
     photos: dict[int, bytes] = {}
     order = sorted(boxes)
     parts = [[items[image] for image in order[start : start + BATCH]] for start in range(0, len(order), BATCH)]
-    position, done = iter(order), 0
+    done = 0
     for batch in decode_batches(parts, decode, preparation, workers):
-        images = iter(batch.images)
-        for error in batch.errors:
-            at = next(position)
-            if error is not None:  # it was deleted after it was indexed
-                continue
-            whole = to_pil(next(images), preparation)
+        for k, image in zip(batch.places, batch.images, strict=True):  # others were deleted after they were indexed
+            at, whole = order[done + k], to_pil(image, preparation)
             photos[at] = _jpeg(whole, PHOTO, PHOTO_QUALITY)
             for box, rows in boxes[at].items():
                 data = _jpeg(_part(whole, box), SIDE, QUALITY)

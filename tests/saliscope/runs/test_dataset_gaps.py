@@ -17,7 +17,7 @@ from saliscope.runs import report, run
 from saliscope.runs.finished.evaluation import evaluate
 from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.items import read
-from saliscope.runs.report.links import Links
+from saliscope.runs.report.images import Links
 from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards import open_run
