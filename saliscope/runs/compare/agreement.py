@@ -123,46 +123,30 @@ def compare_maps(
 
 @dataclass(frozen=True)
 class Alignment:
-    """The frames of both runs, or None with the reason why maps cannot be compared; `note` describes the frames."""
+    """The frames of both runs, or None if maps cannot be compared: because the networks `missing` are not available,
+    or because their crops differ in a way that depends on the image.
+    """
 
-    frames: tuple[Frame, Frame] | None
-    note: str
+    frames: tuple[Frame, Frame] | None = None
+    missing: tuple[str, ...] = ()
 
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
     """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
     boxes: tuple[Box, Box] | None = (WHOLE, WHOLE)
-    note = "Both networks received the same part of each image."
     hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
     if hashes[0] is None or hashes[0] != hashes[1]:
         models = [run.try_model() for run in (a, b)]
         if models[0] is None or models[1] is None:
-            names = " and ".join(
-                str(run.data.settings.get("model")) for run, model in zip((a, b), models, strict=True) if not model
-            )
-            return Alignment(
-                None,
-                "Maps were not compared: the preprocessing of the runs may differ, and the network is not available or "
-                f"has changed ({names}). Make it available to compare the part of the images that both networks "
-                "received.",
-            )
+            missing = [run for run, model in zip((a, b), models, strict=True) if not model]
+            return Alignment(missing=tuple(str(run.data.settings.get("model")) for run in missing))
         boxes = common_boxes(models[0].preparation, models[1].preparation)
     if boxes is None:
-        return Alignment(
-            None,
-            "Maps were not compared: the networks crop images differently, in a way that depends on the shape of the "
-            "image. Use the same crop for both runs to compare their maps.",
-        )
-    if boxes != (WHOLE, WHOLE):
-        shares = [f"{100 * (box[2] - box[0]):.0f}% × {100 * (box[3] - box[1]):.0f}%" for box in boxes]
-        note = (
-            "The networks crop images differently. Maps are compared on the part that both received: "
-            f"{shares[0]} of the maps of A and {shares[1]} of those of B."
-        )
+        return Alignment()
     first, second = (
         Frame(box, formats.by_size(run.data.settings.get("method", ""))) for box, run in zip(boxes, (a, b), strict=True)
     )
-    return Alignment((first, second), note)
+    return Alignment((first, second))
 
 
 def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:
