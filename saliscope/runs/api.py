@@ -17,11 +17,10 @@ from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
 from saliscope.runs import export as exporting
-from saliscope.runs import pages, units
+from saliscope.runs import finished_run, pages, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
-from saliscope.runs.finished import evaluation
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.formats import by_size, plural
 from saliscope.runs.report import metadata as added
 from saliscope.runs.report.images import check_link, small
@@ -315,7 +314,7 @@ class Run(FinishedRun):
             model.network.to(place)
         return model
 
-    evaluate = evaluation.evaluate
+    evaluate = finished_run.evaluate
     compare = comparing.compare
     export = exporting.export
 

@@ -28,7 +28,7 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.images.pixels import encode
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.formats import as_numbers
 from saliscope.runs.results import ExportResult
 from saliscope.runs.rows import SCHEMA, Floats, map_of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from explainers import rank_correlation
 from saliscope.runs import formats
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.report.analysis.maps import MOST, pool
 from saliscope.runs.rows import Floats, maps_of
 from saliscope.zoo import Preparation

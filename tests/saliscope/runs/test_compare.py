@@ -21,7 +21,7 @@ from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare
 from saliscope.runs.compare.comparing import Comparison
 from saliscope.runs.compare.comparing import pair as pair_rows
 from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.rows import SCHEMA
 from saliscope.runs.run_data import RunData
 from saliscope.zoo.model import Preparation

@@ -14,8 +14,7 @@ from torch import nn
 from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import report, run
-from saliscope.runs.finished.evaluation import evaluate
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun, evaluate
 from saliscope.runs.items import read
 from saliscope.runs.report.images import Links
 from saliscope.runs.run_data import RunData

@@ -15,7 +15,7 @@ import pytest
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import ray_engine, run, sources
-from saliscope.runs.finished.finished_run import Finder
+from saliscope.runs.finished_run import Finder
 from saliscope.runs.items import Item
 from saliscope.runs.shards import read_manifest
 from saliscope.runs.shards.planning import plan

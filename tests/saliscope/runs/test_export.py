@@ -15,7 +15,7 @@ from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import run
 from saliscope.runs.export import export, heatmap, place, run_lengths
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo.model import Preparation
