@@ -162,18 +162,9 @@ def run(
 
     Errors   Refused if the disk is full, or if the source has changed; those of `explainers`
     """
+    waiting = deque[Batch]()  # those that are being decoded
 
-    def work(collector: Collector) -> None:
-        _explain(collector, decode, workers, Explainer(job.model, job.settings, device))
-
-    return complete(job, report, detail, work)
-
-
-def _explain(collector: Collector, decode: Decode, workers: int | None, explainer: Explainer) -> None:
-    """Explain all unfinished images."""
-    job, waiting = collector.job, deque[Batch]()  # those that are being decoded
-
-    def batches() -> Iterator[list[Item]]:
+    def batches(collector: Collector) -> Iterator[list[Item]]:
         """Yield the images of each batch, listed as they are needed. Decoding is ahead of the batch explained."""
         for number, partition in collector.start():
             for found in list_partition(number, partition, job.settings, job.shards.finished):
@@ -183,13 +174,16 @@ def _explain(collector: Collector, decode: Decode, workers: int | None, explaine
                 else:
                     collector.add({"end": found} if isinstance(found, End) else found.result())
 
-    if workers is None:
-        workers = default_workers(collector.todo)
-    pin = devices.copies_asynchronously(torch.device(explainer.device))
-    if collector.todo != 0:
-        collector.show_progress()
-    for decoded in decode_batches(batches(), decode, job.model.preparation, workers, pin):
-        collector.add(waiting.popleft().result() | explained(decoded, explainer(decoded)))
+    def work(collector: Collector) -> None:
+        explainer = Explainer(job.model, job.settings, device)
+        pin = devices.copies_asynchronously(torch.device(explainer.device))
+        processes = default_workers(collector.todo) if workers is None else workers
+        if collector.todo != 0:
+            collector.show_progress()
+        for decoded in decode_batches(batches(collector), decode, job.model.preparation, processes, pin):
+            collector.add(waiting.popleft().result() | explained(decoded, explainer(decoded)))
+
+    return complete(job, report, detail, work)
 
 
 def default_workers(images: int | None) -> int:
@@ -219,22 +213,6 @@ class Job:
         """List the source, and yield its shards in order, whether they are finished or not."""
         for number, partition in self.numbered():
             yield from plan(number, partition(), self.settings.shard, self.settings.batch_size)
-
-    def count_missing(self) -> int:
-        """Return the number of images in unfinished batches.
-
-        Errors   Refused if the source has changed since the first batch was written
-        """
-        return sum(len(batch) for shard in self.planned() for _, batch in self.shards.finished.missing(shard))
-
-    def close(self, shard: int, batches: int) -> None:
-        """Write the Parquet file and the commit of a shard whose batches are all finished.
-
-        Errors   Refused if the disk is full, or the store cannot be written
-        """
-        if shard not in self.shards.finished.shards:
-            self.shards.check_lock()
-            self.shards.add_shard(shard, self.shards.close(shard, batches, Classes(self.model.labels)))
 
     def finished_counts(self) -> dict[str, int] | None:
         """Return the counts in the manifest of a finished run, or None.
@@ -326,19 +304,21 @@ class Collector:
     def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
         self.job, self.report, self.detail = job, report, detail
         self.new, self.total = 0, job.listing.count
-        self.todo = None if self.total is None else job.count_missing()
+        self.todo: int | None = None
         """The number of images in unfinished batches, or None if it is not known."""
-        self._before = {} if self.total is None or self.todo is None else {0: self.total - self.todo}
+        self._before: dict[int, int] = {}
         """Images of each partition that were finished before."""
+        if self.total is not None:
+            missing = (job.shards.finished.missing(shard) for shard in job.planned())
+            self.todo = sum(len(batch) for shard in missing for _, batch in shard)
+            self._before[0] = self.total - self.todo
         self._ends: dict[int, End] = {}
-        self._warned: set[str] = set()
 
     def start(self) -> list[tuple[int, Partition]]:
         """Return the partitions that are not finished, with their numbers."""
-        return [(number, each) for number, each in self.job.numbered() if not self._is_finished(number)]
-
-    def _is_finished(self, partition: int) -> bool:
-        return partition in self._ends and self.job.shards.finished.shards.keys() >= {*self._numbers(partition)}
+        finished = self.job.shards.finished.shards.keys()
+        ended = {number for number in self._ends if finished >= {*self._numbers(number)}}
+        return [(number, each) for number, each in self.job.numbered() if number not in ended]
 
     def _numbers(self, partition: int) -> range:
         first = partition * PARTITION
@@ -371,8 +351,7 @@ class Collector:
 
     def _add_batch(self, result: dict[str, Any]) -> None:
         shard, index, closes = result["shard"], result["index"], result.get("closes", False)
-        if (warning := result.get("warning")) and warning not in self._warned:
-            self._warned.add(warning)
+        if warning := result.get("warning"):
             warnings.warn(warning, stacklevel=2)
         self._count(shard // PARTITION, result["finished"])
         shards, finished = self.job.shards, self.job.shards.finished
@@ -383,7 +362,8 @@ class Collector:
                 shards.write_batch(shard, index, result["rows"], result["stamp"])
             self.new += result["count"]
         if finished.add(result) and not closes:
-            self.job.close(shard, result["batches"])
+            shards.check_lock()
+            shards.add_shard(shard, shards.close(shard, result["batches"], Classes(self.job.model.labels)))
         if index >= 0:
             if self.detail is not None:
                 self.detail(result["errors"], shard % PARTITION + 1, self.job.count())
