@@ -25,9 +25,8 @@ from saliscope.runs.formats import by_size, plural
 from saliscope.runs.report import metadata as added
 from saliscope.runs.report.images import check_link, small
 from saliscope.runs.results import IndexResult, ReportResult
-from saliscope.runs.rows import SCHEMA, map_of
+from saliscope.runs.rows import SCHEMA, RunData, map_of
 from saliscope.runs.run import Detail, Report
-from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import PREDICTED, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices

@@ -29,9 +29,8 @@ from saliscope.runs.decoding import Decode
 from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.items import Item, is_local, read
 from saliscope.runs.results import EvaluationResult
-from saliscope.runs.rows import map_of
+from saliscope.runs.rows import RunData, map_of
 from saliscope.runs.run import load
-from saliscope.runs.run_data import RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.sources import lists, tables, tars
 from saliscope.runs.sources.location import Location, open_location, suffix

@@ -27,12 +27,11 @@ from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, DecodedBatch, decode_batches
 from saliscope.runs.explaining import Explainer, find_sentences
 from saliscope.runs.formats import shorten
-from saliscope.runs.items import Item
+from saliscope.runs.items import WHOLE, Item
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
 from saliscope.runs.shards.planning import PARTITION, Batch, End, PlannedShard, Stamp, digest_of, list_partition, plan
 from saliscope.runs.sources import Listing, Partition, list_items
-from saliscope.runs.sources.partitions import WHOLE
 from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
 

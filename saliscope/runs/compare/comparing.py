@@ -16,11 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from saliscope.errors import Refused
-from saliscope.runs.compare.agreement import Frame, compare_maps
-from saliscope.runs.compare.statistics import Distribution
+from saliscope.runs.compare.statistics import Distribution, Frame, compare_maps
 from saliscope.runs.report.analysis.columns import class_names, distinct
-from saliscope.runs.rows import Booleans, Floats, Integers
-from saliscope.runs.run_data import BATCH, RunData
+from saliscope.runs.rows import BATCH, Booleans, Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 
 PATH, CONTENT = "path", "sha256"

@@ -16,8 +16,8 @@ from pyarrow import parquet as pq
 from explainers import holm
 from saliscope.errors import Refused
 from saliscope.runs.compare import statistics
-from saliscope.runs.compare.agreement import Alignment, align
 from saliscope.runs.compare.comparing import CLASS_COUNTS, PATH, TABLE, Comparison, Shown
+from saliscope.runs.compare.statistics import Alignment, align
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.pages import DRAWING_SCRIPTS, render, templates
 from saliscope.runs.report import images

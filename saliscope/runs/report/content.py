@@ -19,8 +19,7 @@ from saliscope.runs.report.analysis import label_errors, shortcuts, slices, summ
 from saliscope.runs.report.analysis.clusters import FEWEST, MOST_CLASSES, Cluster
 from saliscope.runs.report.analysis.maps import LEAST, MAPS
 from saliscope.runs.report.context import Page, Report
-from saliscope.runs.rows import SCHEMA, Floats
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, Floats, RunData
 from saliscope.runs.shards import refuse_disk_errors
 
 SHOWN = 1000

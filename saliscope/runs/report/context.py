@@ -27,8 +27,7 @@ from saliscope.runs.report.analysis.maps import (
     read_all,
 )
 from saliscope.runs.report.images import Read
-from saliscope.runs.rows import Floats, Integers
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 from saliscope.zoo import Model
 

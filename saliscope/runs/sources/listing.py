@@ -16,10 +16,9 @@ from functools import partial
 
 from saliscope.errors import Refused
 from saliscope.runs.formats import plural
-from saliscope.runs.items import Item, is_local
+from saliscope.runs.items import WHOLE, Item, Listing, is_local
 from saliscope.runs.sources import lists, tables, tars
 from saliscope.runs.sources.location import Location, is_image, open_location, suffix
-from saliscope.runs.sources.partitions import WHOLE, Listing
 
 SUPPORTED = (
     "Supported: a folder of images, folder/class/…, a CSV or Parquet list with a column path, a tar of images, "

@@ -17,7 +17,7 @@ from saliscope.runs import report, run
 from saliscope.runs.finished_run import FinishedRun, evaluate
 from saliscope.runs.items import read
 from saliscope.runs.report.images import Links
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import RunData
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards import open_run
 from saliscope.runs.sources import list_items

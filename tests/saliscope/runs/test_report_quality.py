@@ -22,8 +22,7 @@ from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import find_label_errors
 from saliscope.runs.report.analysis.slices import divide, find_slices, lower
 from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size, tree
-from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
 from tests.saliscope.runs.test_dataset_report import data_of, page_of, page_text, row, small_run

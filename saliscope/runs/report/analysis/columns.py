@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from saliscope.runs.rows import SCHEMA, Integers
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, Integers, RunData
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import RunData
 
 NEAR = 1e-6
 """As in cleanlab: a probability that is lower than the threshold by less counts."""

@@ -19,8 +19,7 @@ from PIL import Image
 
 from saliscope.errors import Refused
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.rows import Booleans, Floats, Integers, maps_of
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import Booleans, Floats, Integers, RunData, maps_of
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
