@@ -27,8 +27,7 @@ from saliscope.cli.options import (
     expand,
     parse_size,
 )
-from saliscope.cli.progress import JSON, LOG, TEXT, Progress
-from saliscope.cli.stopping import Exit, StopOnTerminate, Terminated
+from saliscope.cli.progress import JSON, LOG, TEXT, Exit, Progress, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 
 app = typer.Typer(

@@ -10,8 +10,7 @@ import typer
 from saliscope import runs
 from saliscope.cli import completion, messages, run_commands
 from saliscope.cli.options import Device, ModelOptions, OutputOptions, expand
-from saliscope.cli.progress import Progress
-from saliscope.cli.stopping import Exit, StopOnTerminate
+from saliscope.cli.progress import Exit, Progress, StopOnTerminate
 
 INDEX = """Find the images to which each channel of some layers responds most, and write them as a folder.
 

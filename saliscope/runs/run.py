@@ -289,7 +289,7 @@ def complete(job: Job, report: Report | None, detail: Detail | None, work: Calla
     Errors   Refused if another process writes the run, or if the source has changed
     """
     start, new = time.perf_counter(), 0
-    with job.shards.writing():
+    with job.shards:
         if (counts := job.finished_counts()) is None:
             collector = Collector(job, report, detail)
             work(collector)

@@ -17,9 +17,9 @@ from saliscope.runs.pages import SCRIPTS, render
 from saliscope.runs.report import answers, images
 from saliscope.runs.report.analysis import label_errors, shortcuts, slices, summary
 from saliscope.runs.report.analysis.clusters import FEWEST, MOST_CLASSES, Cluster
-from saliscope.runs.report.analysis.maps import LEAST, MAPS
+from saliscope.runs.report.analysis.maps import LEAST, MAPS, pool
 from saliscope.runs.report.context import Page, Report
-from saliscope.runs.rows import SCHEMA, Floats, RunData
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.shards import refuse_disk_errors
 
 SHOWN = 1000
@@ -157,7 +157,8 @@ def _images(page: Page) -> list[dict[str, Any]]:
     address = images.Links(page.report.link, page.settings, classes) if page.report.link else None
     cluster_of = {int(page.maps.rows[k]): number for number, each in enumerate(page.clusters) for k in each.members}
     entries = []
-    for done, (row, record) in enumerate(zip(page.shown, _records(page, list(page.shown)), strict=True)):
+    records = page.data.take(list(page.shown), RECORD).to_pylist()
+    for done, (row, record) in enumerate(zip(page.shown, records, strict=True)):
         values, correct = page.shown_maps.get(row), int(columns.correct[row])
         entry: dict[str, Any] = {name: getattr(columns, name)[row] for name in ("label", "prediction", "target")}
         entry |= {name: known(record[name]) for name in ("probability", "label_probability", "score")}
@@ -185,30 +186,31 @@ def _images(page: Page) -> list[dict[str, Any]]:
     return entries
 
 
-def _records(page: Page, rows: list[int]) -> list[dict[str, Any]]:
-    """Return the rows of images without their maps."""
-    return list(page.data.take(rows, RECORD).to_pylist())
-
-
 def _mistakes(page: Page, rows: list[int]) -> dict[str, Any]:
     """Return the most confident mistakes, with the maps of both classes and their difference if available."""
     rows = [row for row in rows if row in page.shown_maps]
-    pairs: dict[int, tuple[Floats, Floats]] = {}
-    if page.report.model is not None and rows:
-        records = [{**record, "row": row} for row, record in zip(rows, _records(page, rows), strict=True)]
-        pairs = dict(images.map_pairs(records, page.shown_maps, page.report.read, page.report.model, page.settings))
-    mistakes = [(row, _maps_of_mistake(page, row, pairs.get(k))) for k, row in enumerate(rows)]
-    return {"mistakes": mistakes, "incomplete": len(rows) - len(pairs)}
+    mistakes = [(row, _maps_of_mistake(page, row)) for row in rows]
+    return {"mistakes": mistakes, "incomplete": sum(len(maps) == 1 for _, maps in mistakes)}
 
 
-def _maps_of_mistake(page: Page, row: int, pair: tuple[Floats, Floats] | None) -> list[dict[str, Any]]:
-    """Return the maps of a mistake, which are drawn up to `limit` (None: their own largest value)."""
-    columns, limit = page.columns, None
-    found = {f"map of {columns.target[row]}": page.shown_maps[row]}
-    if pair is not None:
-        limit = float(np.abs(np.stack(pair)).max()) or None
-        found = {f"{columns.prediction[row]} (predicted)": pair[0], f"{columns.label[row]} (expected)": pair[1]}
-        found["predicted − expected"] = pair[0] - pair[1]
+def _maps_of_mistake(page: Page, row: int) -> list[dict[str, Any]]:
+    """Return the maps of a mistake, which are drawn up to `limit` (None: their own largest value).
+
+    The maps of the other classes are computed with the method, layer and options of the run, if the image and the
+    network are available.
+    """
+    columns, model, own, limit = page.columns, page.report.model, page.shown_maps[row], None
+    found = {f"map of {columns.target[row]}": own}
+    if model is not None and (image := page.image(row)) is not None:
+        predicted, expected = (
+            own
+            if index == columns.target_index[row]
+            else pool(images.explain(image, index, model, page.settings), own.shape)
+            for index in (int(columns.prediction_index[row]), int(columns.label_index[row]))
+        )
+        limit = float(np.abs(np.stack([predicted, expected])).max()) or None
+        found = {f"{columns.prediction[row]} (predicted)": predicted, f"{columns.label[row]} (expected)": expected}
+        found["predicted − expected"] = predicted - expected
     return [
         {
             "name": name,

@@ -1,4 +1,4 @@
-"""Thumbnails of images, the maps of both classes of mistakes, and links that open an image in the app."""
+"""Thumbnails of images, maps of other classes, and links that open an image in the app."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.images.pixels import encode
 from saliscope.runs.report.analysis.columns import distinct
-from saliscope.runs.report.analysis.maps import pool
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
 from saliscope.zoo import Model
@@ -61,31 +60,7 @@ def budget(count: int) -> int:
     return min(MOST_EACH, WHOLE // max(1, count))
 
 
-def map_pairs(
-    rows: Sequence[Mapping[str, Any]],
-    maps: Mapping[int, Floats],
-    read: Read,
-    model: Model,
-    settings: Mapping[str, Any],
-) -> Iterator[tuple[int, tuple[Floats, Floats]]]:
-    """Yield the index in `rows` and the maps `[h, w]` of the predicted and the expected class, in the method's unit.
-
-    They are computed with the method, layer and options of the run.
-
-    `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
-    row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
-    """
-    for k, row in enumerate(rows):
-        own, image = maps[row["row"]], read(row["path"])
-        if image is not None:
-            predicted, expected = (
-                own if index == row["target_index"] else pool(_explain(image, index, model, settings), own.shape)
-                for index in (row["prediction_index"], row["label_index"])
-            )
-            yield k, (predicted, expected)
-
-
-def _explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
+def explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
     """Return the map `[h, w]` of this class."""
     method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()

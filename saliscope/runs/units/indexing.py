@@ -155,18 +155,16 @@ def prepare(
             explainers.channel_contributions(model.network, noise, target, layer=layer)
     record = {
         "format": FORMAT,
+        **asdict(settings),
         "model": model.name if settings.model == "auto" else settings.model,
-        "own": dict(settings.own),
         "weights_sha256": weights_hash(model),
         "preprocessing": repr(model.preparation),
         "layers": layers,
-        "top": settings.top,
-        "effects": settings.effects,
-        "synthetic": settings.synthetic,
         "source": source,
         "images": f"{len(items)} images ({Stamp.of(items).digest})",
         **(labeler.record() if labeler else {}),
     }
+    del record["batch_size"]  # the index does not depend on it
     return IndexJob(settings, model, items, open_store(out), json.loads(json.dumps(record)), effects, labeler)
 
 

@@ -34,6 +34,7 @@ from saliscope.zoo.weights import weights_hash
 UNITS, TOP, PHOTOS = "units.parquet", "top.parquet", "photos.parquet"
 METADATA = b"saliscope"
 """The key of the settings in the metadata of units.parquet, which can be used without the other files."""
+SIDES = ("left", "top", "right", "bottom")
 ACTIVATION, EFFECT = "activation", "effect"
 SIDE = 64
 """Pixels of the longer side of a thumbnail; smaller boxes are stored in their own size."""
@@ -114,8 +115,6 @@ def top_table(index: UnitIndex, items: Sequence[Item]) -> pa.Table:
 def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Table:
     channels, ranks = top.values.shape
     images = top.images.flatten().tolist()
-    rows, columns = top.cells.flatten(0, 1).T.tolist()
-    left, upper, right, lower = top.boxes.float().flatten(0, 1).T.tolist()
     values: dict[str, Any] = {
         "layer": [layer] * len(images),
         "channel": torch.arange(channels).repeat_interleave(ranks).tolist(),
@@ -125,12 +124,8 @@ def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Tabl
         "path": [items[image].path for image in images],
         "label": pa.array([items[image].label for image in images], pa.string()),
         "value": top.values.float().flatten().tolist(),
-        "row": rows,
-        "column": columns,
-        "left": left,
-        "top": upper,
-        "right": right,
-        "bottom": lower,
+        **dict(zip(("row", "column"), top.cells.flatten(0, 1).T.tolist(), strict=True)),
+        **dict(zip(SIDES, top.boxes.float().flatten(0, 1).T.tolist(), strict=True)),
     }
     return pa.table(values)
 
@@ -149,7 +144,7 @@ def add_thumbnails(
              have more than `PHOTO_BYTES`, those of the highest ranks are kept.
     """
     boxes: defaultdict[int, dict[tuple[float, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-    sides = (table[side].to_pylist() for side in ("left", "top", "right", "bottom"))
+    sides = (table[side].to_pylist() for side in SIDES)
     for row, (image, box) in enumerate(zip(table["position"].to_pylist(), zip(*sides, strict=True), strict=True)):
         boxes[image][box].append(row)
     thumbnails: list[bytes | None] = [None] * len(table)
