@@ -26,10 +26,8 @@ KEYS = (PATH, CONTENT)
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 MAPS = "maps"
-LIGHT = (
-    "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
-)
-LIGHT += ["map_height", "map_width"]
+LIGHT = "path sha256 label label_index prediction prediction_index probability correct target target_index".split()
+LIGHT += ["error", "map_height", "map_width"]
 CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
@@ -191,7 +189,7 @@ class Comparison:
         gained, lost = labeled & same_label & ~a.right & b.right, labeled & same_label & a.right & ~b.right
         kinds = [rows_b < 0, rows_a < 0, ~readable, gained, lost, ~agree]
         change = np.select(kinds, [ONLY_A, ONLY_B, UNREADABLE, GAINED, LOST, CHANGED], SAME)
-        correlations, overlaps, notes = self._maps(rows_a, rows_b, a, b, agree)
+        correlations, overlaps, notes = self._maps(a, b, agree)
         self.changes.update(change.tolist())
         self.compared += int(readable.sum())
         self.agree += int(agree.sum())
@@ -202,7 +200,11 @@ class Comparison:
         self.transitions.update(zip(*predictions, strict=True))
         labeled &= same_label
         counts = labeled, labeled & a.right, labeled & b.right, gained, lost, readable & ~agree
-        self._count(a, both, (*counts, np.isfinite(correlations), np.nan_to_num(correlations)))
+        values = (*counts, np.isfinite(correlations), np.nan_to_num(correlations))
+        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
+        names = pc.coalesce(a.names["label"], names)
+        found = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
+        self._counts.append(_sum_by_name(found.filter(pa.array(both & np.asarray(names.is_valid())))))
         columns = {"path": a["path"], "path_b": b["path"], "change": change, "label": a["label"], "label_b": b["label"]}
         for letter, side in (("a", a), ("b", b)):
             columns |= {f"{name}_{letter}": side[name] for name in ("probability", "correct", "error")}
@@ -213,9 +215,9 @@ class Comparison:
         table = pa.table({name: columns[name] for name in TABLE.names}).cast(TABLE)
         confidence = np.nan_to_num(np.asarray(b["probability"].fill_null(0)))
         for name in (GAINED, LOST, CHANGED):
-            self._show(name, np.flatnonzero(change == name), confidence, rows_a, rows_b, table)
+            self._show(name, np.flatnonzero(change == name), confidence, a, b, table)
         disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
-        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, rows_a, rows_b, table)
+        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
         return table
 
     def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
@@ -224,11 +226,9 @@ class Comparison:
             return _true(pc.equal(a[f"{name}_index"], b[f"{name}_index"]))
         return _true(pc.equal(a.names[name], b.names[name]))
 
-    def _maps(
-        self, rows_a: Integers, rows_b: Integers, a: Rows, b: Rows, agree: Booleans
-    ) -> tuple[Floats, Floats, NDArray[np.object_]]:
+    def _maps(self, a: Rows, b: Rows, agree: Booleans) -> tuple[Floats, Floats, NDArray[np.object_]]:
         """Return the agreement of the maps of images with equal predictions and explained classes."""
-        correlations, overlaps = np.full(len(rows_a), np.nan), np.full(len(rows_a), np.nan)
+        correlations, overlaps = np.full((2, len(agree)), np.nan)
         notes = np.where(agree, "", "other prediction").astype(object)
         same_target = self._same(a, b, "target")
         notes[agree & ~same_target] = "other class explained"
@@ -240,8 +240,8 @@ class Comparison:
         # At most 2^22 cells at once, so that large maps do not fill the memory.
         groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
         for chunk in (rows[groups == group] for group in np.unique(groups)):
-            maps = [run.take(own[chunk], CELLS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
-            found = compare_maps(maps[0], maps[1], self.frames)
+            maps = (side.run.take(side.rows[chunk], CELLS) for side in (a, b))
+            found = compare_maps(*maps, self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.map_sizes.update(found[3])
         self.map_notes.update(note for note in notes[rows].tolist() if note)
@@ -250,20 +250,11 @@ class Comparison:
         self.overlap.add(overlaps[known])
         return correlations, overlaps, notes
 
-    def _count(self, a: Rows, both: Booleans, values: tuple[NDArray[Any], ...]) -> None:
-        """Add the images in both runs to the counts of their labels."""
-        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
-        names = pc.coalesce(a.names["label"], names)
-        table = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
-        self._counts.append(_sum_by_name(table.filter(pa.array(both & np.asarray(names.is_valid())))))
-
-    def _show(
-        self, name: str, numbers: Integers, ranks: NDArray[Any], rows_a: Integers, rows_b: Integers, table: pa.Table
-    ) -> None:
+    def _show(self, name: str, numbers: Integers, ranks: NDArray[Any], a: Rows, b: Rows, table: pa.Table) -> None:
         """Keep the images with the highest rank; of equal ranks, the first is kept."""
         best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
         found = [
-            Shown(float(ranks[k]), (int(rows_a[k]), int(rows_b[k])), row)
+            Shown(float(ranks[k]), (int(a.rows[k]), int(b.rows[k])), row)
             for k, row in zip(best, table.take(best).to_pylist(), strict=True)
         ]
         self.shown[name] = sorted([*self.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
@@ -274,6 +265,7 @@ class Rows:
 
     def __init__(self, run: RunData, rows: Integers, classes: pa.Array) -> None:
         known = rows >= 0
+        self.run, self.rows = run, rows
         self.table = run.take(rows[known], LIGHT).take(pa.array(np.cumsum(known) - 1, mask=~known))
         self.names = {name: class_names(self.table, name, classes) for name in ("label", "prediction", "target")}
         self.failed = np.asarray(self["error"].is_valid())
