@@ -67,7 +67,7 @@ def compare(
             sentences = _summarize(result, alignment, totals)
             pictures, mean = _Pictures((a, other)), result.correlation.mean()
             transitions = sorted(result.transitions.items(), key=lambda item: (-item[1], str(item[0])))
-            content = {
+            content: dict[str, Any] = {
                 "runs": (a, other),
                 "table_name": table.name,
                 "result": result,

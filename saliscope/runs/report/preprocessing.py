@@ -68,14 +68,14 @@ def try_others(report: Report, columns: Columns, rows: Integers, *, images_only:
     if model is None or model.task != "classification" or model.tokenize is not None or len(rows) < FEWEST:
         return None
     mixed = np.random.default_rng(0).permutation(rows)[: CHOOSE + MEASURE].tolist()
-    first, second = np.split(mixed, [min(CHOOSE, len(mixed) // 2)])
-    if (columns.correct[first] == 0).sum() < MISTAKES:
+    parts = np.split(np.array(mixed), [min(CHOOSE, len(mixed) // 2)])
+    if (columns.correct[parts[0]] == 0).sum() < MISTAKES:
         return None
     images = {row: image for row in mixed if (image := report.read(columns.path(row))) is not None}
-    first, second = ([row for row in part.tolist() if row in images] for part in (first, second))
+    first, second = ([row for row in part.tolist() if row in images] for part in parts)
     if min(len(first), len(second)) < FEWEST // 2:
         return None
-    tried = {None: columns.correct[first] == 1}
+    tried: dict[Other | None, Booleans] = {None: columns.correct[first] == 1}
     for other in others(model.preparation):
         if other.change is not None or not images_only:
             correct = _predict(report, other, images, first, columns)
