@@ -98,8 +98,7 @@ def explain(
     (arguments, options), own = run.arguments(), model.overrides()
     run_commands.keep_freed_memory()
     if dry_run:
-        plan = planning.measure(source, out, model.model, own, arguments, options)
-        output.show(plan.text(), plan.values())
+        output.show(*planning.measure(source, out, model.model, own, arguments, options))
         return
     with StopOnTerminate() as stop, Progress(messages.EXPLAINING, stop=stop) as progress:
         done = runs.explain(

@@ -336,7 +336,7 @@ class Run(FinishedRun):
 
     def __str__(self) -> str:
         """Return a summary of the run and of the call that computed it."""
-        return pages.text_of(self)
+        return pages.text_of(type(self).__name__, r=self)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])

@@ -69,9 +69,9 @@ def render(content: dict[str, Any], template: str, scripts: Sequence[Path]) -> s
     )
 
 
-def text_of(result: object) -> str:
-    """Return what a function of a run prints for its result."""
-    return templates().get_template("results.txt").render(kind=type(result).__name__, result=result).strip()
+def text_of(name: str, /, **values: Any) -> str:
+    """Return what is printed for a result, by the name of its class, or for a plan."""
+    return templates().get_template("results.txt").render(result_kind=name, **values).strip()
 
 
 def notebook(**values: Any) -> str:

@@ -20,7 +20,7 @@ class Result:
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     def __str__(self) -> str:
-        return pages.text_of(self)
+        return pages.text_of(type(self).__name__, r=self)
 
     def __repr__(self) -> str:
         return str(self)
