@@ -17,16 +17,7 @@ import typer
 
 from saliscope import __version__, runs, zoo
 from saliscope.cli import completion, index_command, messages, planning, run_commands, serving
-from saliscope.cli.options import (
-    Device,
-    Format,
-    ModelOptions,
-    Offline,
-    OutputOptions,
-    RunOptions,
-    expand,
-    parse_size,
-)
+from saliscope.cli.options import Device, Format, ModelOptions, Offline, OutputOptions, RunOptions, expand, parse_size
 from saliscope.cli.progress import JSON, LOG, TEXT, Exit, Progress, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 

@@ -13,19 +13,9 @@ from PIL import Image
 from saliscope.errors import Refused
 from saliscope.runs import formats
 from saliscope.runs.report import images, metadata
-from saliscope.runs.report.analysis import label_errors, shortcuts, slices, summary
+from saliscope.runs.report.analysis import label_errors, maps, shortcuts, slices, summary
 from saliscope.runs.report.analysis.clusters import Features, find_clusters
 from saliscope.runs.report.analysis.columns import Columns, distinct
-from saliscope.runs.report.analysis.maps import (
-    Coverage,
-    border_region,
-    box_region,
-    displayed,
-    grid_size,
-    mask_region,
-    pack,
-    read_all,
-)
 from saliscope.runs.report.images import Read
 from saliscope.runs.rows import Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
@@ -78,7 +68,7 @@ class Page:
         self.names = distinct(self.manifest.get("classes", []))
         self.by_size = formats.by_size(self.settings.get("method", ""))
         codes = np.where(columns.readable, columns.groups.codes, -1)
-        self.all_maps = read_all(data, columns, codes, self.by_size, self._regions())
+        self.all_maps = maps.read_all(data, columns, codes, self.by_size, self._regions())
         self.maps = self.all_maps.sample
         """The maps that are clustered."""
         self.classes = [str(columns.target[int(row)]) for row in self.maps.rows]
@@ -103,22 +93,22 @@ class Page:
         self.shown_maps: dict[int, Floats] = {}
         """The maps of the images on the page, by row."""
 
-    def _regions(self) -> dict[str, Coverage]:
+    def _regions(self) -> dict[str, maps.Coverage]:
         """Return the coverage of the regions whose share of the relevance is reported."""
-        size, mask = grid_size(self.columns), self.report.mask
-        regions: dict[str, Coverage] = {"border": border_region(size)}
+        size, mask = maps.grid_size(self.columns), self.report.mask
+        regions: dict[str, maps.Coverage] = {"border": maps.border_region(size)}
         if self.report.box is not None:
-            regions["box"] = box_region(size, self.report.box)
+            regions["box"] = maps.box_region(size, self.report.box)
         if callable(mask):
             find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
 
             def cover(rows: Integers) -> Floats:
                 found = [find(path) for path in self.columns.paths.take(rows).to_pylist()]
-                return np.stack([nothing if each is None else mask_region(size, each) for each in found])
+                return np.stack([nothing if each is None else maps.mask_region(size, each) for each in found])
 
             regions["mask"] = cover
         elif mask is not None:
-            regions["mask"] = mask_region(size, mask)
+            regions["mask"] = maps.mask_region(size, mask)
         return regions
 
     def _slices(self) -> tuple[slices.Slices | None, slices.Slices | None]:
@@ -140,11 +130,13 @@ class Page:
     def show(self, rows: list[int]) -> None:
         """Choose the rows of the images on the page, and read their maps."""
         self.shown = {row: k for k, row in enumerate(sorted(rows))}
-        self.shown_maps = displayed(self.data, np.array(sorted(rows), dtype=np.int64), self.by_size, self.maps.size)
+        self.shown_maps = maps.displayed(
+            self.data, np.array(sorted(rows), dtype=np.int64), self.by_size, self.maps.size
+        )
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
-        self.packed_maps.append(pack(values))
+        self.packed_maps.append(maps.pack(values))
         return len(self.packed_maps) - 1
 
     def images_of(self, rows: Sequence[int]) -> list[int]:
