@@ -240,8 +240,8 @@ class Comparison:
         # At most 2^22 cells at once, so that large maps do not fill the memory.
         groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
         for chunk in (rows[groups == group] for group in np.unique(groups)):
-            maps = (side.run.take(side.rows[chunk], CELLS) for side in (a, b))
-            found = compare_maps(*maps, self.frames)
+            maps = [side.run.take(side.rows[chunk], CELLS) for side in (a, b)]
+            found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.map_sizes.update(found[3])
         self.map_notes.update(note for note in notes[rows].tolist() if note)

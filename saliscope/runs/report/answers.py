@@ -132,7 +132,7 @@ class Answers:
             wrong = self._mask(each.rows) & self.columns.wrong
             if each.rest.value - each.rate.value < GAIN or 2 * (wrong & self.explained).sum() > wrong.sum():
                 continue
-            values = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
+            values: dict[str, Any] = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
             self._add("slice", f"slice-{worst.index(each) + 1}", wrong, self._confident(wrong), **values)
 
     def _describe(self, each: Slice, wrong: Booleans) -> dict[str, Any]:

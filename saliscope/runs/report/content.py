@@ -138,7 +138,8 @@ def _evaluation(data: RunData) -> dict[str, Any]:
 
 def _choose(page: Page, first: list[int]) -> None:
     """Choose the images of the page: those shown elsewhere on it, more mistakes, and an even sample of the rest."""
-    preferred = first + [row for each in (*page.shortcuts, *page.clusters) for row in page.typical(each.members)]
+    members = [each.members for each in page.shortcuts] + [each.members for each in page.clusters]
+    preferred = first + [row for each in members for row in page.typical(each)]
     preferred += summary.most_confident_mistakes(page.columns, SHOWN // 4)
     chosen = list(dict.fromkeys(preferred))[:SHOWN]
     rest = page.columns.readable.copy()
