@@ -132,7 +132,7 @@ class Answers:
             wrong = self._mask(each.rows) & self.columns.wrong
             if each.rest.value - each.rate.value < GAIN or 2 * (wrong & self.explained).sum() > wrong.sum():
                 continue
-            values: dict[str, Any] = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
+            values = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
             self._add("slice", f"slice-{worst.index(each) + 1}", wrong, self._confident(wrong), **values)
 
     def _describe(self, each: Slice, wrong: Booleans) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Answers:
             here = self._mask(rows)
             wrong = here & self.columns.wrong
             shown = list(dict.fromkeys([*self._confident(wrong), *rows.tolist()]))
-            values = {"images": len(rows), "place": describe(each.box), "wrong": int(wrong.sum())}
+            values: dict[str, Any] = {"images": len(rows), "place": describe(each.box), "wrong": int(wrong.sum())}
             self._add("shortcut", f"shortcut-{number}", here, shown, mark=each, **values)
 
     def _find_labels(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,31 +89,35 @@ class Repetitions:
 
 def _text(location: Location, name: str) -> Iterator[Entry]:
     """Yield the entries of a CSV or TSV with a header, of JSON lines, or of a file with a path (and label) per line."""
-    lines = _lines(location, name)
-    if suffix(name) == ".jsonl":
-        yield from _json_lines(location, lines)
-        return
-    first = list(itertools.islice(lines, BLOCK))
-    plain = [line.strip() for line in first if line.strip()]
-    every = itertools.chain(first, lines)
-    if suffix(name) == ".txt" and plain and all(map(is_image, plain)):  # a path may contain a comma
-        yield from ((line.strip(), None) for line in every if line.strip())
-        return
-    yield from _rows(location, csv.reader(every, delimiter=delimiter(name, first[0] if first else "")))
+    with location.open(name) as file:
+        lines = _lines(location, file)
+        if suffix(name) == ".jsonl":
+            yield from _json_lines(location, lines)
+            return
+        first = list(itertools.islice(lines, BLOCK))
+        plain = [line.strip() for line in first if line.strip()]
+        every = itertools.chain(first, lines)
+        if suffix(name) == ".txt" and plain and all(map(is_image, plain)):  # a path may contain a comma
+            yield from ((line.strip(), None) for line in every if line.strip())
+            return
+        yield from _rows(location, csv.reader(every, delimiter=delimiter(name, first[0] if first else "")))
 
 
-def _lines(location: Location, name: str) -> Iterator[str]:
+def _lines(location: Location, file: IO[bytes]) -> Iterator[str]:
     """Yield the lines of a UTF-8 file, with their ends. Only \\n ends a line, as in JSON."""
-    number = 0
-    try:
-        with location.fs.open(location.path(name), "r", encoding="utf-8-sig", newline="\n") as file:
-            for line in file:
-                yield line
-                number += 1
-    except UnicodeDecodeError:
-        raise Refused(
-            f"{location.source} is not UTF-8 text (after line {number}). Save the list as CSV in UTF-8."
-        ) from None
+    start, rest = 0, b""
+    for chunk in itertools.chain(iter(lambda: file.read(2**20), b""), [None]):
+        *lines, rest = (rest + (chunk or b"")).split(b"\n") if chunk is not None else [rest, b""]
+        for line in lines:
+            data = line.removeprefix(codecs.BOM_UTF8) if not start else line
+            try:
+                yield data.decode("utf-8") + "\n"
+            except UnicodeDecodeError as error:
+                at = start + len(line) - len(data) + error.start
+                raise Refused(
+                    f"{location.source} is not UTF-8 text (byte {at}). Save the list as CSV in UTF-8."
+                ) from None
+            start += len(line) + 1
 
 
 def _rows(location: Location, reader: Any) -> Iterator[Entry]:
