@@ -210,10 +210,11 @@ def read_all(
         maps = read_maps(table, by_size=by_size, size=size)
         rows = maps.rows + start
         for name, cover in regions.items() if len(rows) else ():
-            region = np.broadcast_to(cover(rows) if callable(cover) else cover, maps.values.shape)
+            region = cover(rows) if callable(cover) else cover
+            times = len(rows) if region.ndim == 2 else 1  # the maps that it is for
             found[name].shares[rows] = maps.share(region)
-            found[name].covered += float(np.nansum(region))
-            found[name].cells += int(np.isfinite(region).sum())
+            found[name].covered += times * float(np.nansum(region))
+            found[name].cells += times * int(np.isfinite(region).sum())
         order = np.argsort(groups[rows], kind="stable")
         order = order[groups[rows][order] >= 0]
         codes, starts, numbers = np.unique(groups[rows][order], return_index=True, return_counts=True)
