@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saliscope import __version__, runs, zoo
-from saliscope.cli import completion, index_command, messages, planning, run_commands, serving
+from saliscope.cli import completion, messages, planning, run_commands, serving
 from saliscope.cli.options import Device, Format, ModelOptions, Offline, OutputOptions, RunOptions, expand, parse_size
 from saliscope.cli.progress import JSON, LOG, TEXT, Exit, Progress, StopOnTerminate, Terminated
 from saliscope.errors import Refused
@@ -174,7 +174,6 @@ def replay(
 
 
 run_commands.register(app)
-index_command.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
