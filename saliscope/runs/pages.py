@@ -1,7 +1,7 @@
 """The templates of reports, comparisons and printed results.
 
-The page of a report or a comparison is one HTML file that contains the style, script and data. It makes no requests, and
-all text in it is escaped.
+The page of a report or a comparison is one HTML file that contains the style, script and data. It makes no requests,
+and all text in it is escaped.
 """
 
 from __future__ import annotations
