@@ -192,7 +192,7 @@ def answer(case: Case) -> tuple[float, list[Answer]]:
         found = analyze(open_run(out), Report(read, model))
         columns = found.page.columns
         accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
-        return float(accuracy), found.answers.all
+        return float(accuracy), found.all
 
 
 def is_kind(case: Case, given: Answer) -> bool:

@@ -16,19 +16,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from saliscope import __version__, runs, zoo
-from saliscope.cli import completion, index_command, messages, planning, run_commands, serving
-from saliscope.cli.options import (
-    Device,
-    Format,
-    ModelOptions,
-    Offline,
-    OutputOptions,
-    RunOptions,
-    expand,
-    parse_size,
-)
-from saliscope.cli.progress import JSON, LOG, TEXT, Progress
-from saliscope.cli.stopping import Exit, StopOnTerminate, Terminated
+from saliscope.cli import completion, messages, planning, run_commands, serving
+from saliscope.cli.options import Device, Format, ModelOptions, Offline, OutputOptions, RunOptions, expand, parse_size
+from saliscope.cli.progress import JSON, LOG, TEXT, Exit, Progress, StopOnTerminate, Terminated
 from saliscope.errors import Refused
 
 app = typer.Typer(
@@ -99,8 +89,7 @@ def explain(
     (arguments, options), own = run.arguments(), model.overrides()
     run_commands.keep_freed_memory()
     if dry_run:
-        plan = planning.measure(source, out, model.model, own, arguments, options)
-        output.show(plan.text(), plan.values())
+        output.show(*planning.measure(source, out, model.model, own, arguments, options))
         return
     with StopOnTerminate() as stop, Progress(messages.EXPLAINING, stop=stop) as progress:
         done = runs.explain(
@@ -185,7 +174,6 @@ def replay(
 
 
 run_commands.register(app)
-index_command.register(app)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,82 +6,14 @@ import itertools
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.images import uploads
-from saliscope.runs.formats import duration, plural
 from saliscope.runs.settings import Settings
-
-if TYPE_CHECKING:
-    from saliscope.runs.settings import Settings
 
 BATCHES = 3
 """Batches that are measured, after one that is not: the first one is slower."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The images of a run, and measured seconds and bytes per image."""
-
-    images: int
-    kind: str
-    settings: Settings
-    measured: int
-    unreadable: int
-    reading: float
-    """Seconds to read, decode and prepare an image in one process."""
-    explaining: float
-    size: float
-    """Bytes of the run."""
-    workers: int
-    exists: bool
-    ray: bool
-
-    @property
-    def seconds(self) -> float:
-        """The estimated time of the run: workers read while this process explains."""
-        each = max(self.explaining, self.reading / self.workers) if self.workers else self.explaining + self.reading
-        return each * self.images
-
-    def text(self) -> str:
-        """Return the plan for the terminal."""
-        chosen = self.settings
-        layer = f" at {chosen.layer}" if chosen.layer else ""
-        lines = [
-            f"{plural(self.images, 'image')} ({self.kind}), {chosen.method}{layer} of {chosen.model}, target "
-            f"{chosen.target}, batches of {chosen.batch_size}."
-        ]
-        if not self.measured:
-            return "\n".join([*lines, "No time was estimated: none of the first images could be read."])
-        read, explain = f"{1000 * self.reading:.3g} ms to read", f"{1000 * self.explaining:.3g} ms to explain"
-        lines.append(
-            f"Measured on {self.measured} images: {read} and {explain} each, {self.size:,.0f} bytes per image."
-        )
-        processes = "1 process that reads" if self.workers == 1 else f"{self.workers} processes that read"
-        where = f"with {processes}" if self.workers else "in one process"
-        lines.append(
-            f"Estimate: {duration(self.seconds)} {where}, {self.images / self.seconds:.3g} images/s, "
-            f"{self.size * self.images / 1e6:,.1f} MB."
-        )
-        if self.ray:
-            lines.append("The estimate is for this machine without Ray.")
-        if self.unreadable:
-            lines.append(f"{self.unreadable} of the first images could not be read.")
-        if self.exists:
-            lines.append("The folder has a run already; finished batches are not computed again.")
-        return "\n".join([*lines, "Nothing was written."])
-
-    def values(self) -> dict[str, Any]:
-        """Return the numbers of the plan."""
-        return {
-            "images": self.images,
-            "measured": self.measured,
-            "unreadable": self.unreadable,
-            "seconds": round(self.seconds, 3) if self.measured else None,
-            "bytes": round(self.size * self.images) if self.measured else None,
-        }
 
 
 def measure(
@@ -91,13 +23,14 @@ def measure(
     own: Mapping[str, Any],
     arguments: Mapping[str, Any],
     options: Mapping[str, Any],
-) -> Plan:
-    """Explain a few batches into a temporary folder, and return the plan of the whole run.
+) -> tuple[str, dict[str, Any]]:
+    """Explain a few batches into a temporary folder, and return the plan of the whole run as text and as numbers.
 
     `arguments` and `options` are those of `RunOptions`.
 
     Errors   those of `run.prepare`
     """
+    from saliscope.runs import pages  # jinja2 is in the extra `data`
     from saliscope.runs import run as runs  # torch takes seconds to start
     from saliscope.runs.decoding import ImageReader  # as above
     from saliscope.runs.explaining import Explainer  # as above
@@ -109,37 +42,29 @@ def measure(
     device = "cpu" if is_ray else arguments["device"]
     with tempfile.TemporaryDirectory() as folder:
         job = runs.prepare(settings, source, folder, limit=arguments["limit"], device=device)
-        reader, explainer = (
-            ImageReader(uploads.open_image, job.model.preparation),
-            Explainer(job.model, settings, device),
-        )
-        reading = explaining = 0.0
-        measured = unreadable = 0
-        written: list[dict[str, Any]] = []
+        reader = ImageReader(uploads.open_image, job.model.preparation)
+        explainer = Explainer(job.model, settings, device)
         every = (batch for shard in job.planned() for batch in shard.batches)
-        batches = list(itertools.islice(every, BATCHES + 1))
-        for number, items in enumerate(batches):
+        measured: list[tuple[int, float, float, list[dict[str, Any]]]] = []
+        unreadable = 0
+        for items in itertools.islice(every, BATCHES + 1):
             start = time.perf_counter()
             batch = reader[items]
             middle = time.perf_counter()
             rows = explainer(batch)
-            end = time.perf_counter()
-            unreadable += len(batch.errors) - batch.errors.count(None)
-            if number == 0 and len(batches) > 1:
-                continue
-            reading, explaining = reading + middle - start, explaining + end - middle
-            measured += len(items)
-            written += rows
-    count = sum(1 for _ in job.listing)
-    workers = arguments["workers"]
-    if workers is None:
-        workers = runs.default_workers(count)
-    each = max(1, measured)
-    exists = open_store(out).read(SETTINGS) is not None
-    return Plan(
-        count, job.listing.kind, settings, measured if written else 0, unreadable, reading / each,
-        explaining / each, _row_size(written) * len(written) / each, workers, exists, is_ray,
-    )  # fmt: skip
+            measured.append((len(items), middle - start, time.perf_counter() - middle, rows))
+            unreadable += len(batch.items) - len(batch.places)
+    counts, reading, explaining, written = zip(*(measured[1:] or measured), strict=True)
+    found, images, count = [row for rows in written for row in rows], sum(counts), sum(1 for _ in job.listing)
+    workers = runs.default_workers(count) if arguments["workers"] is None else arguments["workers"]
+    read, explain = sum(reading) / images, sum(explaining) / images  # seconds per image in one process
+    size = _row_size(found) * len(found) / images
+    seconds = count * (max(explain, read / workers) if workers else explain + read)  # workers read at the same time
+    values: dict[str, Any] = {"images": count, "measured": images if found else 0, "unreadable": unreadable}
+    values |= {"seconds": round(seconds, 3) if found else None, "bytes": round(size * count) if found else None}
+    more = {"kind": job.listing.kind, "chosen": settings, "read": read, "explain": explain, "size": size}
+    more |= {"workers": workers, "exists": open_store(out).read(SETTINGS) is not None, "is_ray": is_ray}
+    return pages.text_of("Plan", **{**values, **more, "seconds": seconds}), values
 
 
 def _row_size(rows: list[dict[str, Any]]) -> float:

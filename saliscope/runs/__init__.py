@@ -8,8 +8,8 @@
     run.export("hf", "dataset")
     runs.index("photos/", "units", layers=["layer4"])             # the images to which each channel responds most
 
-`sources` list images; `run` decodes and explains them on one machine, `ray_engine` on several, and `job` takes the
-results of both; `report` writes an HTML report. This package does not depend on the page. Maps are computed by
+`sources` list images; `run` decodes and explains them on one machine and takes the results of `ray_engine`, which does
+it on several; `report` writes an HTML report. This package does not depend on the page. Maps are computed by
 `explainers`, networks come from `saliscope.zoo`.
 """
 

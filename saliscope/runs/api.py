@@ -7,32 +7,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import torch
 from PIL import Image
 
-from explainers import MethodName
+from explainers import Display, MethodName, overlay
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.runs import compare as comparing
 from saliscope.runs import export as exporting
-from saliscope.runs import preview, units
+from saliscope.runs import finished_run, pages, units
 from saliscope.runs import report as reporting
 from saliscope.runs import run as running
-from saliscope.runs.finished import evaluation
-from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.formats import duration, plural
-from saliscope.runs.job import Detail, Report
+from saliscope.runs.finished_run import FinishedRun
+from saliscope.runs.formats import by_size, plural
 from saliscope.runs.report import metadata as added
-from saliscope.runs.report.links import check_link
+from saliscope.runs.report.images import check_link, small
 from saliscope.runs.results import IndexResult, ReportResult
-from saliscope.runs.rows import SCHEMA, map_of
-from saliscope.runs.run_data import RunData
-from saliscope.runs.settings import LABEL, PREDICTED, WRONG, Settings, check_engine
+from saliscope.runs.rows import SCHEMA, RunData, map_of
+from saliscope.runs.run import Detail, Report
+from saliscope.runs.settings import PREDICTED, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
 from saliscope.zoo import Model, devices
+from saliscope.zoo.model import upright
 
 Progress = Callable[[int, int], object]
 """Called with the number of finished images and the total number. An exception in it stops the work."""
+SHOWN = 6
+"""Number of images, evenly spaced over the rows."""
+SIDE = 192
+"""The longer side of a shown image in pixels."""
+BYTES = 12_000
+"""Maximum size of a shown image, if possible."""
 ROWS = 64
 """Rows that are read at once."""
 
@@ -306,7 +313,7 @@ class Run(FinishedRun):
             model.network.to(place)
         return model
 
-    evaluate = evaluation.evaluate
+    evaluate = finished_run.evaluate
     compare = comparing.compare
     export = exporting.export
 
@@ -329,40 +336,13 @@ class Run(FinishedRun):
 
     def __str__(self) -> str:
         """Return a summary of the run and of the call that computed it."""
-        counts, settings = self.counts, self.settings
-        start = f"{plural(counts['images'], 'image')} in {self.folder!r}"
-        if settings.where == WRONG:
-            wrong = plural(counts["images"] - counts["unreadable"], "image")
-            known = f"{counts['labeled']:,} with a known label"
-            start = f"{wrong} with a wrong prediction, of {known}, in {self.folder!r}"
-        lines = [start + self._work()]
-        if self.accuracy is not None:
-            lines.append(f"Accuracy: {self.accuracy:.1%} of {counts['labeled']:,} labeled images.")
-        unlabeled = counts["looked_at"] - counts["labeled"] - counts["unreadable"]
-        if settings.target == LABEL and unlabeled:
-            lines.append(
-                f"{plural(unlabeled, 'image')} without a label that is a class of the model: the predicted class is "
-                "explained."
-            )
-        if counts["unreadable"]:
-            lines.append(f"{plural(counts['unreadable'], 'image')} could not be read; see the column error.")
-        return "\n".join(lines)
-
-    def _work(self) -> str:
-        """Return what the call of `explain` has done, as the end of a sentence."""
-        if self.new is None or self.seconds is None:
-            return "."
-        if not self.new:
-            return ": the run was already finished."
-        speed = f", {self.new / self.seconds:.3g} per second" if self.seconds > 0 else ""
-        what = "checked" if self.settings.where == WRONG else "new"
-        return f": {self.new:,} {what} in {duration(self.seconds)}{speed}."
+        return pages.text_of(type(self).__name__, r=self)
 
     def _repr_html_(self) -> str:
         return str(self._repr_mimebundle_()["text/html"])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return what notebooks show: HTML, and an image for hosts that show no HTML."""
+        """Return what notebooks show: HTML, and images for hosts that show no HTML. No network runs for it."""
         values: dict[str, object] = {"images": f"{len(self):,}", "folder": self.folder}
         counts, settings = self.counts, self.to_dict()["settings"]
         if counts["unreadable"]:
@@ -371,4 +351,22 @@ class Run(FinishedRun):
             values["accuracy"] = f"{self.accuracy:.1%} of {counts['labeled']:,} labeled images"
         names = ("model", "method", "layer", "target", "where", "options")
         values |= {name: settings[name] for name in names if settings[name] not in (None, "", {})}
-        return preview.display(self, values.items(), repr(self))._repr_mimebundle_()
+        numbers = np.unique(np.linspace(0, max(0, len(self) - 1), SHOWN).round().astype(int))
+        drawn = [(row, self._draw(row)) for row in self.data.take(numbers[: len(self)]).to_pylist()]
+        figures = [(row, image and small(image, BYTES)) for row, image in drawn]
+        content = pages.notebook(rows=list(values.items()), figures=figures)
+        images = [image for _, image in drawn if image is not None]
+        return Display(content, repr(self), images)._repr_mimebundle_()
+
+    def _draw(self, row: dict[str, Any]) -> Image.Image | None:
+        """Return the part of an image that the network received with its map; only the map if the image is gone."""
+        if row["map"] is None:
+            return None
+        values, image = torch.from_numpy(map_of(row)), self.image(row["path"], row["sha256"])
+        if image is None or self.preparation is None:
+            height, width = values.shape
+            image = Image.new("RGB", (SIDE, max(1, round(SIDE * height / width))), "gray")
+        else:
+            image = self.preparation.crop(upright(image))
+            image.thumbnail((SIDE, SIDE))
+        return overlay(image, values, signed=not by_size(self.settings.method))

@@ -39,6 +39,11 @@ class DecodedBatch:
     hashes: list[str | None]
     errors: list[str | None]
 
+    @property
+    def places(self) -> list[int]:
+        """The index of the item of each image."""
+        return [k for k, error in enumerate(self.errors) if error is None]
+
     def pin_memory(self) -> DecodedBatch:
         """Return the batch with images in pinned memory; the data loader calls this in its own thread."""
         return replace(self, images=self.images.pin_memory())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,19 +65,17 @@ def _refuse_bad_sentences() -> Iterator[None]:
         raise Refused(f"{error}.") from None
 
 
-@dataclass
 class Explainer:
     """A network and the settings of a run. Call it with decoded batches."""
 
-    model: Model
-    settings: Settings
-    device: str = "cpu"
-    classes: Classes = field(init=False)
+    def __init__(self, model: Model, settings: Settings, device: str = "cpu") -> None:
+        """Check the settings, and move the network to the device.
 
-    def __post_init__(self) -> None:
-        self.classes = Classes(self.model.labels)
+        Errors   Refused
+        """
+        self.model, self.settings, self.classes = model, settings, Classes(model.labels)
         self.sentences = find_sentences(self.settings, self.model)
-        self.device = str(devices.choose(self.device))
+        self.device = str(devices.choose(device))
         self.network = self.model.network.to(self.device)
         self.options = self.settings.method_options()
         long = explainers.METHODS[self.settings.method].long

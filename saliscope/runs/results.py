@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saliscope.runs.formats import duration, plural
-
-OPENERS = {
-    "hf": "datasets.load_dataset({folder!r})",
-    "coco": "pycocotools.coco.COCO({folder!r} + '/annotations.json')",
-    "fiftyone": "fiftyone.Dataset.from_dir({folder!r}, dataset_type=fiftyone.types.LegacyFiftyOneDataset)",
-}
-"""How to open an export, by its format."""
+from saliscope.runs import pages
 
 
 class Result:
@@ -27,11 +19,19 @@ class Result:
         values = dataclasses.asdict(self)  # type: ignore[call-overload]
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
+    def __str__(self) -> str:
+        return pages.text_of(type(self).__name__, r=self)
+
     def __repr__(self) -> str:
         return str(self)
 
+    def _table(self) -> tuple[list[list[object]], list[str]]:
+        """Return the rows and the heads of the table that a notebook shows."""
+        return [], []
+
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{html.escape(line)}</p>" for line in str(self).splitlines())
+        rows, heads = self._table()
+        return pages.notebook(rows=rows, heads=heads, lines=str(self).splitlines())
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,13 +40,6 @@ class ReportResult(Result):
 
     page: Path
     missing: int
-
-    def __str__(self) -> str:
-        line = f"{str(self.page)!r}: {self.page.stat().st_size / 1e6:.1f} MB. Open it in a browser."
-        if not self.missing:
-            return line
-        verb, count = "is" if self.missing == 1 else "are", plural(self.missing, "image")
-        return f"{line}\n{count} of the run {verb} not available anymore; only the maps are shown."
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,18 +59,12 @@ class EvaluationResult(Result):
     verdict: str
     metrics: dict[str, dict[str, Any]]
 
-    def __str__(self) -> str:
-        lines = [metric["sentence"] for metric in self.metrics.values()]
-        end = f"Evaluated {plural(self.images, 'image')} on {self.device}. Saved as {self.file!r}."
-        return "\n".join([*lines, end])
-
-    def _repr_html_(self) -> str:
+    def _table(self) -> tuple[list[list[object]], list[str]]:
         controls = list(dict.fromkeys(name for metric in self.metrics.values() for name in metric["controls"]))
-        rows = [
+        return [
             [metric["title"], *(_mean(each) for each in (metric, *(metric["controls"].get(c, {}) for c in controls)))]
             for metric in self.metrics.values()
-        ]
-        return table(rows, ["metric", "maps of the run", *controls]) + super()._repr_html_()
+        ], ["metric", "maps of the run", *controls]
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,12 +92,8 @@ class ComparisonResult(Result):
     changes: dict[str, int]
     sentences: list[str]
 
-    def __str__(self) -> str:
-        end = f"{str(self.page)!r}: open it in a browser. {str(self.table)!r}: one row per image."
-        return "\n".join([*self.sentences, end])
-
-    def _repr_html_(self) -> str:
-        return table(list(self.changes.items()), ["change", "images"]) + super()._repr_html_()
+    def _table(self) -> tuple[list[list[object]], list[str]]:
+        return [list(each) for each in self.changes.items()], ["change", "images"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,12 +104,6 @@ class ExportResult(Result):
     to: str
     written: int
     missing: int
-
-    def __str__(self) -> str:
-        opener = OPENERS[self.to].format(folder=str(self.folder))
-        line = f"{plural(self.written, 'image')} in {str(self.folder)!r}. Open it with {opener}."
-        gone = f"{plural(self.missing, 'image')} left out: not available anymore, or changed."
-        return line if not self.missing else f"{line}\n{gone}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -141,31 +118,6 @@ class IndexResult(Result):
     new: int
     seconds: float
     names_by: str = ""
-
-    def __str__(self) -> str:
-        counts = self.counts
-        speed = f"{self.new:,} new in {duration(self.seconds)}" if self.new else "the index was already finished"
-        size = f"{counts['channels']:,} channels and {plural(counts['images'], 'image')}"
-        lines = [f"{size} in {str(self.folder)!r}: {speed}."]
-        alive = counts["channels"] - counts["dead"]
-        lines.append(f"{counts['named']:,} of {alive:,} channels that are not dead have a name.")
-        if self.names_by:
-            tested = plural(counts["tested"], "image")
-            lines.append(f"Names are by {self.names_by}: {counts['labeled']:,} of {tested} clearly show one word.")
-        if failed := counts["unreadable"] + counts["skipped"]:
-            lines.append(f"{plural(failed, 'image')} could not be read or indexed; see manifest.json.")
-        return "\n".join(lines)
-
-
-def table(rows: Sequence[Sequence[object]], heads: Sequence[str] = ()) -> str:
-    """Return an HTML table, with the names of the columns if it has `heads`; the text is escaped."""
-    lines = [*([("th", heads)] if heads else ()), *(("td", row) for row in rows)]
-    cells = ("".join(_cell(tag, each) for each in line) for tag, line in lines)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
-
-
-def _cell(tag: str, value: object) -> str:
-    return f'<{tag} style="text-align: left">{html.escape(str(value))}</{tag}>'
 
 
 def _mean(values: Mapping[str, Any]) -> str:

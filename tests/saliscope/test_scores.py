@@ -29,10 +29,10 @@ from saliscope.images.uploads import open_image
 from saliscope.page.components import view
 from saliscope.page.methods import guide
 from saliscope.page.serving import endpoints
+from saliscope.runs import finished_run as evaluation
 from saliscope.runs import report, shards
 from saliscope.runs import run as runs_of_datasets
-from saliscope.runs.finished import evaluation
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.settings import Settings as RunSettings
 
 FILE = """

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import RunData
 
 
 def store_rows(folder: Path, manifest: Mapping[str, Any], table: pa.Table) -> RunData:

@@ -26,7 +26,7 @@ from saliscope.page.batch.folders import report_folder
 
 if TYPE_CHECKING:
     from saliscope.runs.items import Item
-    from saliscope.runs.job import Job
+    from saliscope.runs.run import Job
     from saliscope.runs.units import IndexJob, StoredIndex
 
 TOP = 9
@@ -150,7 +150,7 @@ def _check_channels(settings: Settings) -> None:
 def _items(files: Sequence[Upload], folder: Path, budget: archive.Budget) -> list[Item]:
     """Return the images of all uploads, sorted by name, with the folders of a zip archive as labels."""
     from saliscope.runs.items import Item  # it takes 0.3 s to import, only for this view
-    from saliscope.runs.sources.labels import folder_labels  # as above
+    from saliscope.runs.sources.listing import folder_labels  # as above
     from saliscope.runs.sources.location import is_image  # as above
 
     images: list[tuple[str, str]] = []

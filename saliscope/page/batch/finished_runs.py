@@ -9,7 +9,7 @@ from pathlib import Path
 
 from saliscope.images import run_images, uploads
 from saliscope.images.decoder import pool
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.items import is_local
 from saliscope.runs.shards import open_run
 from saliscope.runs.sources.location import IMAGE_SUFFIXES

@@ -1,8 +1,7 @@
 """Compare two runs: changed predictions, accuracies, and agreement of maps.
 
-`pairing` finds the images that both runs have, `comparing` compares their rows in batches, `agreement` compares the
-part of the maps that both networks received, `statistics` has the tests and intervals. `texts` has the sentences for
-the page and the terminal, and `page` writes both files.
+`comparing` finds the images that both runs have and compares their rows in batches, `statistics` has the tests and
+intervals, and the agreement of maps; `page` writes both files.
 """
 
 from saliscope.runs.compare.page import compare

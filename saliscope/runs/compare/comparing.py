@@ -1,4 +1,7 @@
-"""Compare two runs row by row, in batches: predictions, accuracy, and maps where both explain the same class."""
+"""Compare two runs row by row, in batches: predictions, accuracy, and maps where both explain the same class.
+
+Rows are paired by path, or by the content of the images, in any order.
+"""
 
 from __future__ import annotations
 
@@ -13,49 +16,96 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from saliscope.errors import Refused
-from saliscope.runs.compare.agreement import Frame, compare_maps
-from saliscope.runs.compare.pairing import PATH, pair
-from saliscope.runs.compare.statistics import Distribution
+from saliscope.runs.compare.statistics import Distribution, Frame, compare_maps
 from saliscope.runs.report.analysis.columns import class_names, distinct
-from saliscope.runs.rows import Booleans, Floats, Integers
-from saliscope.runs.run_data import BATCH, RunData
+from saliscope.runs.rows import BATCH, Booleans, Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 
+PATH, CONTENT = "path", "sha256"
+KEYS = (PATH, CONTENT)
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
 MAPS = "maps"
-LIGHT = (
-    "path sha256 label label_index prediction prediction_index probability correct target target_index error".split()
-)
-LIGHT += ["map_height", "map_width"]
+LIGHT = "path sha256 label label_index prediction prediction_index probability correct target target_index".split()
+LIGHT += ["error", "map_height", "map_width"]
 CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
 TABLE = pa.schema(
-    [
-        ("path", pa.string()),
-        ("path_b", pa.string()),
-        ("change", pa.string()),
-        ("label", pa.string()),
-        ("label_b", pa.string()),
-        ("prediction_a", pa.string()),
-        ("prediction_b", pa.string()),
-        ("probability_a", pa.float32()),
-        ("probability_b", pa.float32()),
-        ("correct_a", pa.bool_()),
-        ("correct_b", pa.bool_()),
-        ("same_content", pa.bool_()),
-        ("rank_correlation", pa.float32()),
-        ("top_overlap", pa.float32()),
-        ("map_note", pa.string()),
-        ("error_a", pa.string()),
-        ("error_b", pa.string()),
-    ]
+    (name, kind)
+    for kind, names in (
+        (pa.string(), "path path_b change label label_b prediction_a prediction_b"),
+        (pa.float32(), "probability_a probability_b"),
+        (pa.bool_(), "correct_a correct_b same_content"),
+        (pa.float32(), "rank_correlation top_overlap"),
+        (pa.string(), "map_note error_a error_b"),
+    )
+    for name in names.split()
 )
 
 
 CLASS_COUNTS = ("labeled", "correct_a", "correct_b", "gained", "lost", "changed", "maps", "correlation")
 """The counts of each label, and the sum of the rank correlations of its images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairing:
+    """The rows of two runs: `a` and `b` `[n]` are those of the images in A in order, and -1 in `b` for those without a
+    counterpart; `only_b` those of the images that are only in B.
+
+    `repeated` counts images with the key of an earlier one in the same run, which are left out. An image that could not
+    be read has no content to compare.
+    """
+
+    key: str
+    a: Integers
+    b: Integers
+    only_b: Integers
+    repeated: int
+
+    @property
+    def paired(self) -> int:
+        """The number of images in both runs."""
+        return int((self.b >= 0).sum())
+
+
+def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
+    """Return the pairs of two runs.
+
+    Errors   Refused for an unknown key, and if a path occurs twice in a run
+    """
+    if key not in KEYS:
+        raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
+    keys = [run.columns([key])[key] for run in (a, b)]
+    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
+    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
+    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
+    del encoded
+    first, first_b = _first(own, count), _first(others, count)
+    found = first_b[own]
+    again = (first[own] != np.arange(len(own))) & (found >= 0)
+    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
+    if key == PATH:
+        _refuse_repeated(a, keys[0], again)
+        _refuse_repeated(b, keys[1], again_b)
+    alone = ~again_b
+    alone[found[found >= 0]] = False
+    repeated = int(again.sum() + again_b.sum())
+    return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
+
+
+def _first(codes: NDArray[np.int32], count: int) -> Integers:
+    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
+    first = np.full(count + 1, -1)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    first[-1] = -1
+    return first
+
+
+def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: Booleans) -> None:
+    if again.any():
+        path = paths[int(again.argmax())].as_py()
+        raise Refused(f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
 
 
 @dataclass(frozen=True)
@@ -74,7 +124,16 @@ class Comparison:
     """
 
     def __init__(self, a: RunData, b: RunData, frames: tuple[Frame, Frame] | None, key: str = PATH) -> None:
-        refuse_partial(a, b)
+        """Pair the rows.
+
+        Errors   Refused for a run of only its mistakes, and as `pair`
+        """
+        for run in (a, b):  # missing rows would count as images that are only in one run
+            if run.settings.get("where") == WRONG:
+                raise Refused(
+                    f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
+                    "saliscope explain again for all images."
+                )
         self.a, self.b, self.frames, self.pairing = a, b, frames, pair(a, b, key)
         classes = [run.manifest.get("classes") or [] for run in (a, b)]
         self.same_classes = bool(classes[0]) and classes[0] == classes[1]
@@ -130,7 +189,7 @@ class Comparison:
         gained, lost = labeled & same_label & ~a.right & b.right, labeled & same_label & a.right & ~b.right
         kinds = [rows_b < 0, rows_a < 0, ~readable, gained, lost, ~agree]
         change = np.select(kinds, [ONLY_A, ONLY_B, UNREADABLE, GAINED, LOST, CHANGED], SAME)
-        correlations, overlaps, notes = self._maps(rows_a, rows_b, a, b, agree)
+        correlations, overlaps, notes = self._maps(a, b, agree)
         self.changes.update(change.tolist())
         self.compared += int(readable.sum())
         self.agree += int(agree.sum())
@@ -141,7 +200,11 @@ class Comparison:
         self.transitions.update(zip(*predictions, strict=True))
         labeled &= same_label
         counts = labeled, labeled & a.right, labeled & b.right, gained, lost, readable & ~agree
-        self._count(a, both, (*counts, np.isfinite(correlations), np.nan_to_num(correlations)))
+        values = (*counts, np.isfinite(correlations), np.nan_to_num(correlations))
+        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
+        names = pc.coalesce(a.names["label"], names)
+        found = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
+        self._counts.append(_sum_by_name(found.filter(pa.array(both & np.asarray(names.is_valid())))))
         columns = {"path": a["path"], "path_b": b["path"], "change": change, "label": a["label"], "label_b": b["label"]}
         for letter, side in (("a", a), ("b", b)):
             columns |= {f"{name}_{letter}": side[name] for name in ("probability", "correct", "error")}
@@ -152,9 +215,9 @@ class Comparison:
         table = pa.table({name: columns[name] for name in TABLE.names}).cast(TABLE)
         confidence = np.nan_to_num(np.asarray(b["probability"].fill_null(0)))
         for name in (GAINED, LOST, CHANGED):
-            self._show(name, np.flatnonzero(change == name), confidence, rows_a, rows_b, table)
+            self._show(name, np.flatnonzero(change == name), confidence, a, b, table)
         disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
-        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, rows_a, rows_b, table)
+        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
         return table
 
     def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
@@ -163,11 +226,9 @@ class Comparison:
             return _true(pc.equal(a[f"{name}_index"], b[f"{name}_index"]))
         return _true(pc.equal(a.names[name], b.names[name]))
 
-    def _maps(
-        self, rows_a: Integers, rows_b: Integers, a: Rows, b: Rows, agree: Booleans
-    ) -> tuple[Floats, Floats, NDArray[np.object_]]:
+    def _maps(self, a: Rows, b: Rows, agree: Booleans) -> tuple[Floats, Floats, NDArray[np.object_]]:
         """Return the agreement of the maps of images with equal predictions and explained classes."""
-        correlations, overlaps = np.full(len(rows_a), np.nan), np.full(len(rows_a), np.nan)
+        correlations, overlaps = np.full((2, len(agree)), np.nan)
         notes = np.where(agree, "", "other prediction").astype(object)
         same_target = self._same(a, b, "target")
         notes[agree & ~same_target] = "other class explained"
@@ -179,7 +240,7 @@ class Comparison:
         # At most 2^22 cells at once, so that large maps do not fill the memory.
         groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
         for chunk in (rows[groups == group] for group in np.unique(groups)):
-            maps = [run.take(own[chunk], CELLS) for run, own in ((self.a, rows_a), (self.b, rows_b))]
+            maps = [side.run.take(side.rows[chunk], CELLS) for side in (a, b)]
             found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.map_sizes.update(found[3])
@@ -189,20 +250,11 @@ class Comparison:
         self.overlap.add(overlaps[known])
         return correlations, overlaps, notes
 
-    def _count(self, a: Rows, both: Booleans, values: tuple[NDArray[Any], ...]) -> None:
-        """Add the images in both runs to the counts of their labels."""
-        names = pc.binary_join_element_wise("predicted as ", a.names["prediction"], " in A", "")
-        names = pc.coalesce(a.names["label"], names)
-        table = pa.table([names, *map(pa.array, values)], names=["name", *CLASS_COUNTS])
-        self._counts.append(_sum_by_name(table.filter(pa.array(both & np.asarray(names.is_valid())))))
-
-    def _show(
-        self, name: str, numbers: Integers, ranks: NDArray[Any], rows_a: Integers, rows_b: Integers, table: pa.Table
-    ) -> None:
+    def _show(self, name: str, numbers: Integers, ranks: NDArray[Any], a: Rows, b: Rows, table: pa.Table) -> None:
         """Keep the images with the highest rank; of equal ranks, the first is kept."""
         best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
         found = [
-            Shown(float(ranks[k]), (int(rows_a[k]), int(rows_b[k])), row)
+            Shown(float(ranks[k]), (int(a.rows[k]), int(b.rows[k])), row)
             for k, row in zip(best, table.take(best).to_pylist(), strict=True)
         ]
         self.shown[name] = sorted([*self.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
@@ -213,6 +265,7 @@ class Rows:
 
     def __init__(self, run: RunData, rows: Integers, classes: pa.Array) -> None:
         known = rows >= 0
+        self.run, self.rows = run, rows
         self.table = run.take(rows[known], LIGHT).take(pa.array(np.cumsum(known) - 1, mask=~known))
         self.names = {name: class_names(self.table, name, classes) for name in ("label", "prediction", "target")}
         self.failed = np.asarray(self["error"].is_valid())
@@ -232,16 +285,3 @@ def _true(values: pa.ChunkedArray) -> Booleans:
 def _sum_by_name(table: pa.Table) -> pa.Table:
     sums = table.group_by("name").aggregate([(name, "sum") for name in CLASS_COUNTS])
     return sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
-
-
-def refuse_partial(a: RunData, b: RunData) -> None:
-    """Check that neither run has only its mistakes: missing rows would count as images that are only in one run.
-
-    Errors   Refused
-    """
-    for run in (a, b):
-        if run.settings.get("where") == WRONG:
-            raise Refused(
-                f"The run in {str(run.folder)!r} has only wrong predictions, so it cannot be compared. Run "
-                "saliscope explain again for all images."
-            )

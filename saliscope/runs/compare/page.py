@@ -1,4 +1,7 @@
-"""Write a comparison: a page, and a Parquet file with one row per image. The template `compare.html` has the texts."""
+"""Write a comparison: a page, and a Parquet file with one row per image.
+
+The templates `compare.html` and `compare.txt`, which is also for the terminal, have the texts.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,14 @@ from pyarrow import parquet as pq
 
 from explainers import holm
 from saliscope.errors import Refused
-from saliscope.runs.compare import comparing, statistics, texts
-from saliscope.runs.compare.agreement import Alignment, align
-from saliscope.runs.compare.comparing import CLASS_COUNTS, TABLE, Comparison, Shown
-from saliscope.runs.compare.pairing import PATH
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.compare import statistics
+from saliscope.runs.compare.comparing import CLASS_COUNTS, PATH, TABLE, Comparison, Shown
+from saliscope.runs.compare.statistics import Alignment, align
+from saliscope.runs.finished_run import FinishedRun
+from saliscope.runs.pages import DRAWING_SCRIPTS, render, templates
 from saliscope.runs.report import images
 from saliscope.runs.report.analysis.maps import MOST, pack, pool
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.report.page import DRAWING_SCRIPTS, render
 from saliscope.runs.results import ComparisonResult
 from saliscope.runs.rows import map_of
 from saliscope.runs.shards import refuse_disk_errors
@@ -28,15 +30,6 @@ from saliscope.zoo import Model
 
 CLASSES, TRANSITIONS = 300, 100
 """Maximum number of rows of the tables; the Parquet file has all images."""
-KINDS = {
-    comparing.GAINED: ("Gained", "wrong in A and correct in B, the most confident in B first"),
-    comparing.LOST: ("Lost", "correct in A and wrong in B, the most confident in B first"),
-    comparing.CHANGED: (
-        "Other changes",
-        "another prediction in B that is wrong in both runs, or without a label in both runs",
-    ),
-    comparing.MAPS: ("Largest disagreements of maps", "same prediction, lowest rank correlation of the maps first"),
-}
 
 
 def compare(
@@ -70,22 +63,33 @@ def compare(
             with pq.ParquetWriter(temporary, TABLE, compression="zstd") as writer:
                 for rows in result.rows(progress):
                     writer.write_table(rows)
-            content = gather(result, (a, other), alignment, table.name)
+            totals: dict[str, Any] = {name: result.total(name) for name in CLASS_COUNTS[:5]}
+            sentences = _summarize(result, alignment, totals)
+            pictures, mean = _Pictures((a, other)), result.correlation.mean()
+            transitions = sorted(result.transitions.items(), key=lambda item: (-item[1], str(item[0])))
+            content: dict[str, Any] = {
+                "runs": (a, other),
+                "table_name": table.name,
+                "result": result,
+                "changed": Rate(result.compared - result.agree, result.compared) if result.compared else None,
+                "totals": totals,
+                "mean": mean,
+                "stats": statistics,
+                "lines": sentences[1:],
+                "classes": class_rows(result),
+                "most_classes": CLASSES,
+                "transitions": transitions[:TRANSITIONS],
+                "pictures": pictures,
+                "data": lambda: {"images": pictures.images, "maps": pictures.maps},
+            }
             text = render(content, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
             temporary.unlink(missing_ok=True)
         path.write_text(text, encoding="utf-8")
-    return _summarize(result, alignment, path, table)
-
-
-def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path) -> ComparisonResult:
-    """Return the main numbers of a comparison."""
-    totals: dict[str, Any] = {name: result.total(name) for name in CLASS_COUNTS[:5]}
-    mean = result.correlation.mean()
     return ComparisonResult(
-        page,
-        table,
+        page=path,
+        table=table,
         paired=result.pairing.paired,
         compared=result.compared,
         agree=result.agree,
@@ -93,46 +97,18 @@ def _summarize(result: Comparison, alignment: Alignment, page: Path, table: Path
         p=statistics.mcnemar(totals["gained"], totals["lost"]) if totals["labeled"] else None,
         rank_correlation=None if mean is None else mean.value,
         changes=dict(result.changes),
-        sentences=texts.sentences(result, alignment),
+        sentences=sentences,
     )
 
 
-def gather(result: Comparison, runs: Sequence[FinishedRun], alignment: Alignment, table: str) -> dict[str, Any]:
-    """Return the variables of the template, and the data of its script."""
-    pictures = _Pictures(runs)
-    counts = {**result.changes, comparing.MAPS: int(result.correlation.counts.sum())}
-    kinds = [
-        {"id": name, "title": title, "order": order, "count": counts[name], "cards": pictures.cards(result.shown[name])}
-        for name, (title, order) in KINDS.items()
-        if counts.get(name)
-    ]
-    transitions = sorted(result.transitions.items(), key=lambda item: (-item[1], str(item[0])))
-    return {
-        "names": [_name(run) for run in runs],
-        "folders": [str(run.data.folder) for run in runs],
-        "table_name": table,
-        "result": result,
-        "only": [result.changes[name] for name in (comparing.ONLY_A, comparing.ONLY_B)],
-        "changed": Rate(result.compared - result.agree, result.compared) if result.compared else None,
-        "totals": {name: result.total(name) for name in ("labeled", "gained", "lost")},
-        "mean": result.correlation.mean(),
-        "texts": texts,
-        "lines": [*texts.accuracy_lines(result), *texts.map_lines(result, alignment)],
-        "classes": class_rows(result),
-        "most_classes": CLASSES,
-        "transitions": transitions[:TRANSITIONS],
-        "kinds": kinds,
-        "manifests": [run.data.manifest for run in runs],
-        "counts": [f"{len(run.data):,}" for run in runs],
-        "pictures": pictures,
-        "data": {"images": pictures.images, "maps": pictures.maps},
-    }
-
-
-def _name(run: FinishedRun) -> str:
-    settings = run.data.settings
-    layer = f" at {settings['layer']}" if settings.get("layer") else ""
-    return f"{settings.get('model', 'unknown model')}, {settings.get('method', 'unknown method')}{layer}"
+def _summarize(result: Comparison, alignment: Alignment, totals: dict[str, int]) -> list[str]:
+    """Return the sentences of the summary; the first one is only for the terminal."""
+    values: dict[str, Any] = {"result": result, "alignment": alignment, "stats": statistics}
+    values["sizes"] = sorted({sizes for sizes in result.map_sizes if sizes[0] != sizes[1]})
+    if totals["labeled"]:
+        values["rates"] = [Rate(totals[f"correct_{letter}"], totals["labeled"]) for letter in "ab"]
+        values["difference"] = statistics.paired_difference(totals["gained"], totals["lost"], totals["labeled"])
+    return templates().get_template("compare.txt").render(values).strip().split("\n")
 
 
 def class_rows(result: Comparison) -> list[dict[str, Any]]:

@@ -1,12 +1,29 @@
-"""Tests and intervals of a comparison: McNemar's exact test, paired differences, rates, and means by bootstrap."""
+"""Statistics of a comparison: tests, intervals and their texts, and the agreement of the maps.
+
+The agreement of two maps of one image is their rank correlation, and the overlap of their highest cells. Both depend
+only on the order of the values in each map, so maps of different methods, layers and units can be compared. Two
+networks may crop images differently. Their maps are then compared on the part that both received.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import torch
 from numpy.typing import NDArray
+
+from explainers import rank_correlation
+from saliscope.runs import formats
+from saliscope.runs.finished_run import FinishedRun
+from saliscope.runs.formats import p_value
+from saliscope.runs.report.analysis.maps import MOST, pool
+from saliscope.runs.rows import Floats, maps_of
+from saliscope.zoo import Preparation
 
 Z = 1.959963984540054
 """The quantile of a 95% interval."""
@@ -16,6 +33,7 @@ FEWEST = 10
 """Images for the interval of a mean: a bootstrap of fewer gives intervals that are much too short."""
 RESAMPLES = 2000
 BINS = 2000
+LEVEL = 0.05
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -33,6 +51,14 @@ def mcnemar(gained: int, lost: int) -> float:
     from scipy.stats import binomtest  # scipy takes a second to start
 
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+def mcnemar_text(gained: int, lost: int) -> str:
+    """Return the verdict and the p-value of McNemar's test, or how many images it needs."""
+    if gained + lost < CHANGED:
+        return f"not tested: McNemar's exact test needs {CHANGED} gained or lost images"
+    p = mcnemar(gained, lost)
+    return f"{'significant' if p < LEVEL else 'not significant'} (McNemar's exact test, p {p_value(p, '= ')})"
 
 
 def paired_difference(gained: int, lost: int, count: int) -> tuple[float, float, float]:
@@ -73,7 +99,7 @@ class Distribution:
         self.counts = np.zeros(BINS, dtype=np.int64)
         self.sums = np.zeros(BINS)
 
-    def add(self, values: NDArray[np.float64]) -> None:
+    def add(self, values: Floats) -> None:
         """Add finite values."""
         place = (values - self.low) / (self.high - self.low) * BINS
         bins = np.clip(place.astype(np.int64), 0, BINS - 1)
@@ -94,3 +120,176 @@ class Distribution:
         drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
         low, high = np.quantile(drawn @ centers / count, (0.025, 0.975)) if count >= FEWEST else (np.nan, np.nan)
         return Mean(count, float(self.sums.sum() / count), float(low), float(high))
+
+
+def interval_text(mean: Mean, scale: float = 1, unit: str = "") -> str:
+    """Return the interval of a mean, or how many images it needs."""
+    if math.isnan(mean.low):
+        return f"no interval: fewer than {FEWEST} images"
+    low, high = ((f"{scale * each:.1f}" if unit else number_of(each)) for each in (mean.low, mean.high))
+    return f"95% interval {low} to {high}{unit}"
+
+
+def number_of(value: float) -> str:
+    """Format a value with two decimals."""
+    return f"{value:.2f}".replace("-", "−")
+
+
+def points(difference: float) -> str:
+    """Return a difference of shares in percentage points, with one decimal and its sign."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
+
+
+def setting(value: Any) -> str:
+    """Return the value of a setting as text; empty if it is not set."""
+    if value in (None, "", {}, []):
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else str(value)
+
+
+TOP = 0.1
+"""The share of cells that count as the highest."""
+LEAST = 4
+"""Minimum number of cells of a map for a correlation."""
+Box = tuple[float, float, float, float]
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+SHAPES = ((1000, 1000), (1600, 1000), (1000, 1600), (3000, 1000))
+"""Sizes of images for which the crops are compared."""
+NEAR = 0.01
+"""Crops that differ by less than this share of their side count as equal; they are rounded to pixels."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How the maps of a run are read: `box` is the part of each map (left, top, right, bottom) that both runs show, and
+    `by_size` uses magnitudes, for methods with signed values per pixel.
+    """
+
+    box: Box = WHOLE
+    by_size: bool = False
+
+
+def top_overlap(a: Floats, b: Floats, share: float = TOP) -> Floats:
+    """Return the share `[n]` of the highest cells that two maps `[n, cells]` have in common, from 0 to 1.
+
+    The highest cells are a tenth of all, rounded, at least one. If several cells have the value at the limit, each
+    counts in part, so that equal maps overlap completely. Unrelated maps overlap by about a tenth.
+
+    Example
+        >>> float(top_overlap(np.arange(20.0)[None], np.arange(20.0)[None]))
+        1.0
+    """
+    count = max(1, round(share * a.shape[1]))
+    return np.minimum(_membership(a, count), _membership(b, count)).sum(1) / count
+
+
+def _membership(values: Floats, count: int) -> Floats:
+    """Return by how much each cell `[n, cells]` belongs to the `count` highest, from 0 to 1."""
+    limit = np.partition(values, -count, axis=1)[:, -count][:, None]
+    above, level = values > limit, values == limit
+    rest = (count - above.sum(1, keepdims=True)) / level.sum(1, keepdims=True)
+    return np.where(above, 1.0, np.where(level, rest, 0.0))
+
+
+def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Frame]) -> tuple[int, int]:
+    """Return height and width of the grid on which two maps are compared: the coarser one in each direction."""
+
+    def cells(size: tuple[int, int], box: Box) -> tuple[int, int]:
+        return max(1, round(size[0] * (box[3] - box[1]))), max(1, round(size[1] * (box[2] - box[0])))
+
+    first, second = cells(a, frames[0].box), cells(b, frames[1].box)
+    return min(first[0], second[0], MOST), min(first[1], second[1], MOST)
+
+
+def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:
+    """Return maps of a table on a grid, `[n, h, w]`, all of one original size; NaN for a map that is not finite."""
+    values = maps_of(table.take(rows))
+    broken = np.asarray(~np.isfinite(values).all((1, 2)))
+    values = np.where(broken[:, None, None], 0.0, np.abs(values) if frame.by_size else values)
+    pooled = pool(values, size, frame.box)
+    pooled[broken] = np.nan
+    return pooled
+
+
+def compare_maps(
+    a: pa.Table, b: pa.Table, frames: tuple[Frame, Frame]
+) -> tuple[Floats, Floats, NDArray[np.object_], dict[tuple[tuple[int, int], tuple[int, int]], int]]:
+    """Return rank correlations and overlaps `[n]` of the maps in two tables of equal length, NaN if there is none.
+
+    Returns  also the reason `[n]` for each NaN, else "", and the number of pairs for each pair of sizes
+    """
+    count = len(a)
+    correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
+    names = ("map_height", "map_width")
+    both = np.stack([np.asarray(table[name].fill_null(0)) for table in (a, b) for name in names], axis=1)
+    reasons = np.where(both.all(1), "", "no map").astype(object)
+    counts = {}
+    for h, w, other_h, other_w in np.unique(both[both.all(1)], axis=0).tolist():
+        rows = np.flatnonzero((both == (h, w, other_h, other_w)).all(1))
+        counts[(h, w), (other_h, other_w)] = len(rows)
+        grid = common_size((h, w), (other_h, other_w), frames)
+        if grid[0] * grid[1] < LEAST:
+            reasons[rows] = "fewer than 4 cells in common"
+            continue
+        x, y = (
+            read(each, rows, frame, grid).reshape(len(rows), -1) for each, frame in zip((a, b), frames, strict=True)
+        )
+        finite = np.isfinite(x).all(1) & np.isfinite(y).all(1)
+        reasons[rows[~finite]] = "not finite"
+        rows, x, y = rows[finite], x[finite], y[finite]
+        if not len(rows):
+            continue
+        correlations[rows] = rank_correlation(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+        overlaps[rows] = top_overlap(x, y)
+        uniform = np.isnan(correlations[rows])
+        overlaps[rows[uniform]] = np.nan
+        zero = np.asarray(~(x.any(1) & y.any(1)))[uniform]
+        reasons[rows[uniform]] = np.where(zero, "a map is zero everywhere", "uniform map")
+    return correlations, overlaps, reasons, counts
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The frames of both runs, or None if maps cannot be compared: because the networks `missing` are not available,
+    or because their crops differ in a way that depends on the image.
+    """
+
+    frames: tuple[Frame, Frame] | None = None
+    missing: tuple[str, ...] = ()
+
+
+def align(a: FinishedRun, b: FinishedRun) -> Alignment:
+    """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
+    boxes: tuple[Box, Box] | None = (WHOLE, WHOLE)
+    hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
+    if hashes[0] is None or hashes[0] != hashes[1]:
+        models = [run.try_model() for run in (a, b)]
+        if models[0] is None or models[1] is None:
+            missing = [run for run, model in zip((a, b), models, strict=True) if not model]
+            return Alignment(missing=tuple(str(run.data.settings.get("model")) for run in missing))
+        boxes = common_boxes(models[0].preparation, models[1].preparation)
+    if boxes is None:
+        return Alignment()
+    first, second = (
+        Frame(box, formats.by_size(run.data.settings.get("method", ""))) for box, run in zip(boxes, (a, b), strict=True)
+    )
+    return Alignment((first, second))
+
+
+def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:
+    """Return the common part of two crops as fractions of each, or None if it depends on the shape of the image."""
+    found = [_common(np.array(a.window(*shape)), np.array(b.window(*shape))) for shape in SHAPES]
+    known = np.array([boxes for boxes in found if boxes is not None])  # [shapes, runs, edges]
+    if len(known) < len(found) or (np.abs(known - known[0]) > NEAR).any():
+        return None
+    first, second = (WHOLE if np.all(np.abs(box - WHOLE) < NEAR) else tuple(box.tolist()) for box in known[0])
+    return first, second
+
+
+def _common(a: Floats, b: Floats) -> Floats | None:
+    """Return the intersection of two windows [2, edges] as fractions of each, or None if it is empty."""
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
+    if (low >= high).any():
+        return None
+    parts = [np.array([low - each[:2], high - each[:2]]) / (each[2:] - each[:2]) for each in (a, b)]
+    return np.clip(parts, 0, 1).reshape(2, 4)

@@ -32,8 +32,8 @@ from saliscope import install, resources
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
 from saliscope.runs.items import Item, is_local, reason_of
-from saliscope.runs.job import Collector, Detail, Job, Report, Summary, complete
 from saliscope.runs.ray_engine.stages import LISTING, PATIENCE, READING, Task, Workers, picklable, results
+from saliscope.runs.run import Collector, Detail, Job, Report, Summary, complete
 from saliscope.runs.stores import SETTINGS, WORK, LocalStore
 
 ATTEMPTS = 3

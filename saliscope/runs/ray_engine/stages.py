@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import torch
 
 from saliscope.runs.decoding import Decode, ImageReader
 from saliscope.runs.explaining import Explainer
-from saliscope.runs.job import explained
+from saliscope.runs.run import explained
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
 from saliscope.runs.shards.writing import ShardFiles
@@ -129,8 +129,10 @@ def build(task: Task) -> Dataset:
     # Different numbers of CPUs keep Ray from running two stages in one task.
     groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
     data = ray.data.from_arrow([_row(group) for group in groups])
-    data = data.map_batches(_make_lister(task), num_cpus=LISTING, **one)
-    data = data.map_batches(_make_decoder(task), num_cpus=READING, **one)
+    known = {"finished": ray.put(task.finished), "settings": task.settings}
+    data = data.map_batches(list_images, fn_kwargs=known, num_cpus=LISTING, **one)
+    reader = {"reader": ImageReader(task.decode, task.model.preparation)}
+    data = data.map_batches(decode_images, fn_kwargs=reader, num_cpus=READING, **one)
     data = data.map_batches(
         Explain,  # Ray runs a class as an actor
         fn_constructor_args=(ray.put(task.model), task.settings, workers),
@@ -140,29 +142,25 @@ def build(task: Task) -> Dataset:
         **one,
     )
     if task.out is not None:
-        data = data.map_batches(_make_writer(task.out), num_cpus=LISTING, **one)
+        data = data.map_batches(write_rows, fn_kwargs={"out": task.out}, num_cpus=LISTING, **one)
     data.set_name(NAME)
     return data
 
 
-def _make_lister(task: Task) -> Callable[[pa.Table], Iterator[pa.Table]]:
+def list_images(row: pa.Table, finished: Any, settings: Settings) -> Iterator[pa.Table]:
+    """Yield the batches and the ends of some partitions."""
     import ray  # ray is an extra
 
-    finished, settings = ray.put(task.finished), task.settings
-
-    def list_images(row: pa.Table) -> Iterator[pa.Table]:
-        known = ray.get(finished)
-        for number, partition in _load(row):
-            try:
-                for found in list_partition(number, partition, settings, known):
-                    if isinstance(found, End):
-                        yield _row({"end": found})
-                    else:
-                        yield _row(found if found.items else found.result())
-            except Exception as error:  # the source cannot be listed
-                yield _row({"error": picklable(error)})
-
-    return list_images
+    known = ray.get(finished)
+    for number, partition in _load(row):
+        try:
+            for found in list_partition(number, partition, settings, known):
+                if isinstance(found, End):
+                    yield _row({"end": found})
+                else:
+                    yield _row(found if found.items else found.result())
+        except Exception as error:  # the source cannot be listed
+            yield _row({"error": picklable(error)})
 
 
 def _row(value: Any) -> pa.Table:
@@ -174,14 +172,10 @@ def _load(row: pa.Table) -> Any:
     return pickle.loads(row["value"][0].as_buffer())
 
 
-def _make_decoder(task: Task) -> Callable[[pa.Table], pa.Table]:
-    reader = ImageReader(task.decode, task.model.preparation)
-
-    def decode_images(row: pa.Table) -> pa.Table:
-        batch = _load(row)
-        return _row((batch.result(), reader[batch.items])) if isinstance(batch, Batch) else row
-
-    return decode_images
+def decode_images(row: pa.Table, reader: ImageReader) -> pa.Table:
+    """Return a batch with its decoded images, or other rows as they are."""
+    batch = _load(row)
+    return _row((batch.result(), reader[batch.items])) if isinstance(batch, Batch) else row
 
 
 class Explain:
@@ -209,19 +203,17 @@ class Explain:
         return _row({**result, "warning": self._warning, **explained(decoded, rows)})
 
 
-def _make_writer(out: str) -> Callable[[pa.Table], pa.Table]:
-    def write_rows(row: pa.Table) -> pa.Table:
-        result = _load(row)
-        if "rows" not in result:
-            return row
-        try:
-            files = ShardFiles(open_store(out))
-            files.write_batch(result["shard"], result["index"], result.pop("rows"), result["stamp"])
-        except Exception as error:
-            result = {"error": picklable(error)}
-        return _row(result)
-
-    return write_rows
+def write_rows(row: pa.Table, out: str) -> pa.Table:
+    """Write the rows of a batch, and return its result without them."""
+    result = _load(row)
+    if "rows" not in result:
+        return row
+    try:
+        files = ShardFiles(open_store(out))
+        files.write_batch(result["shard"], result["index"], result.pop("rows"), result["stamp"])
+    except Exception as error:
+        result = {"error": picklable(error)}
+    return _row(result)
 
 
 def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[str, Any]:

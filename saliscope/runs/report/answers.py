@@ -8,24 +8,24 @@ image that a fault explains is not evidence for the next one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from explainers import holm
-from saliscope.runs.formats import percent, plural
+from saliscope.runs.pages import templates
 from saliscope.runs.report.analysis import slices as slicing
-from saliscope.runs.report.analysis.calibration import Calibration
-from saliscope.runs.report.analysis.clusters import GRID, Cluster
+from saliscope.runs.report.analysis.clusters import GRID
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.label_errors import LabelErrors, RandomLabels, estimate_random
-from saliscope.runs.report.analysis.shortcuts import Candidate, describe
-from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice, Slices
-from saliscope.runs.report.analysis.summary import Confusions, Pair, Rate, unreadable
-from saliscope.runs.report.context import Context
+from saliscope.runs.report.analysis.label_errors import RandomLabels, estimate_random
+from saliscope.runs.report.analysis.shortcuts import describe
+from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice
+from saliscope.runs.report.analysis.summary import Rate, unreadable
+from saliscope.runs.report.context import Page
 from saliscope.runs.report.preprocessing import Trial, try_others
+from saliscope.runs.rows import Booleans, Integers
 
 SHOWN = 3
 """Answers with a sentence and images."""
@@ -59,51 +59,30 @@ class Answer:
     is_fault: bool = True
 
 
-@dataclass(frozen=True)
-class Results:
-    """The results of a run that determine what is on its page. Slices are by accuracy, and by readability."""
-
-    page: Context
-    clusters: list[Cluster]
-    candidates: list[Candidate]
-    errors: LabelErrors | None
-    confusions: Confusions
-    calibration: Calibration | None
-    slices: Slices | None
-    unreadable: Slices | None
-
-    @cached_property
-    def answers(self) -> Answers:
-        """What is wrong in the run."""
-        return Answers(self)
-
-
 class Answers:
-    """The answers, the most important first, what was `tested`, and the `trial` of other preprocessings, if any.
+    """What is wrong in the run of a page: `all` answers, the most important first, and the `trial` of preprocessings.
 
     `explained` `[n]` are the images that the faults found so far explain.
     """
 
-    def __init__(self, results: Results) -> None:
+    def __init__(self, page: Page) -> None:
         """Search for faults, and then for observations."""
-        self.page, self.results, self.columns = results.page, results, results.page.columns
+        self.page, self.columns = page, page.columns
         self.explained = np.zeros(len(self.columns), dtype=bool)
         self.all: list[Answer] = []
         self.random: RandomLabels | None = None
         self.trial: Trial | None = None
-        self.classes = max(len(self.page.names), 1 + int(self.columns.prediction_index.max(initial=-1)))
+        self.classes = max(len(page.names), 1 + int(self.columns.prediction_index.max(initial=-1)))
         self._find_unreadable()
-        if not self.page.only_wrong:
+        if not page.only_wrong:
             self._find_preprocessing()
             self._find_names()
             self._find_slices()
         self._find_shortcuts()
-        if results.errors is not None:
-            self._find_labels(results.errors)
+        self._find_labels()
         self._find_confusion()
         self._find_miscalibration()
         self.all.sort(key=lambda each: (not each.is_fault, -each.count))
-        self.tested = self._list_tests()
 
     @property
     def rows(self) -> list[int]:
@@ -116,244 +95,165 @@ class Answers:
         if not bad.any():
             return
         rows, place = np.arange(len(bad)), "of the run"
-        slices = self.results.unreadable
-        for each in slices.worst[:1] if slices else ():
+        for each in self.page.unreadable.worst[:1] if self.page.unreadable else ():
             if bad[each.rows].sum() * 2 > bad.sum() and each.p * KINDS < LEVEL:
                 rows, place = each.rows, _where(each)
-        error = str(unreadable(self.columns)[0]["error"]).removesuffix(".")
-        count = int(bad[rows].sum())
-        problem = f"{count:,} of {plural(len(rows), 'image')} {place} cannot be read: {error}."
-        advice = "Replace these files, and explain the images again."
+        error, count = str(unreadable(self.columns)[0]["error"]).removesuffix("."), int(bad[rows].sum())
         is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
-        self._add("unreadable", problem, advice, "unreadable", bad, [], is_fault=is_fault)
+        values = {"count": count, "images": len(rows), "place": place, "error": error}
+        self._add("unreadable", "unreadable", bad, [], is_fault=is_fault, **values)
 
     def _find_preprocessing(self) -> None:
         """Another preprocessing with which the network is much more accurate."""
         self.trial = trial = try_others(self.page.report, self.columns, np.arange(len(self.columns)))
         if trial is not None and _is_better(trial):
-            before, after = percent(trial.before.value), percent(trial.after.value)
-            problem = (
-                f"The preprocessing is wrong: with {trial.best.name}, accuracy rises from {before} to {after} of "
-                f"{plural(trial.after.count, 'image')}."
-            )
-            advice = (
-                f"{trial.best.advice}, and explain the images again. Other results on this page may follow from it."
-            )
-            self._add("preprocessing", problem, advice, "preprocessing", self.columns.wrong, trial.rows)
+            self._add("preprocessing", "preprocessing", self.columns.wrong, trial.rows, trial=trial)
 
     def _find_names(self) -> None:
         """Classes whose names are exchanged: nearly all images of A are predicted as B, and of B as A."""
+        index = self.columns.label_index
         for cycle in _exchanged(self.columns, ~self.explained):
-            following = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-            index = self.columns.label_index
-            target = np.array([following.get(each, -1) for each in range(self.classes)])
-            known = self.columns.wrong & (index >= 0)
-            here = np.zeros(len(index), dtype=bool)
-            here[known] = target[index[known]] == self.columns.prediction_index[known]
-            names = [self._name(each) for each in cycle]
-            if len(cycle) == 2:
-                moved = [int(here[index == each].sum()) for each in cycle]
-                whole = [self.columns.labeled.get(each, 0) for each in cycle]
-                problem = (
-                    f"The names {names[0]} and {names[1]} are exchanged: {moved[0]:,} of {plural(whole[0], 'image')} "
-                    f"of {names[0]} {_be(moved[0])} predicted as {names[1]}, and {moved[1]:,} of {whole[1]:,} the "
-                    "other way."
-                )
-            else:
-                problem = f"The names of {len(cycle)} classes are in another order: {', '.join(names[:6])}."
-            advice = "Check the order of the class names, or the names of the folders."
-            self._add("names", problem, advice, self._row_of(names[0], names[1]), here, self._confident(here))
+            following = np.full(self.classes, -1)
+            following[cycle] = [*cycle[1:], cycle[0]]
+            here = self.columns.wrong & (index >= 0) & (following[index] == self.columns.prediction_index)
+            names = [str(self.columns.label[int((index == each).argmax())]) for each in cycle]
+            moved = [int(here[index == each].sum()) for each in cycle]
+            whole = [self.columns.labeled.get(each, 0) for each in cycle]
+            evidence = self._row_of(names[0], names[1])
+            self._add("names", evidence, here, self._confident(here), names=names, moved=moved, whole=whole)
             self.explained |= np.isin(index, cycle)
 
     def _find_slices(self) -> None:
         """Folders and values with a lower accuracy than other images with the same labels."""
-        slices = self.results.slices
-        kept = [each for each in slices.worst if each.p * KINDS < LEVEL] if slices else []
+        worst = self.page.slices.worst if self.page.slices else []
+        kept = [each for each in worst if each.p * KINDS < LEVEL]
         # Many mistakes, and dense ones: a folder comes before the folder above it, and before a part of its images.
         for each in sorted(kept, key=lambda one: -one.rate.count * max(0, one.rest.value - one.rate.value) ** 1.5):
-            wrong = np.zeros(len(self.columns), dtype=bool)
-            wrong[each.rows] = self.columns.wrong[each.rows]
+            wrong = self._mask(each.rows) & self.columns.wrong
             if each.rest.value - each.rate.value < GAIN or 2 * (wrong & self.explained).sum() > wrong.sum():
                 continue
-            inside, outside = percent(each.rate.value), percent(each.rest.value)
-            problem = (
-                f"Accuracy {_where(each)} is {inside} of {plural(each.rate.count, 'image')}, compared with {outside} "
-                f"of other images with the same labels.{self._describe(each, wrong)}"
-            )
-            advice = "Check how these images were made, stored and labeled."
-            evidence = f"slice-{slices.worst.index(each) + 1}" if slices else ""
-            self._add("slice", problem, advice, evidence, wrong, self._confident(wrong))
+            values = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
+            self._add("slice", f"slice-{worst.index(each) + 1}", wrong, self._confident(wrong), **values)
 
-    def _describe(self, each: Slice, wrong: NDArray[np.bool_]) -> str:
-        """Return what the images of a slice have in common, as a sentence."""
+    def _describe(self, each: Slice, wrong: Booleans) -> dict[str, Any]:
+        """Return what the images of a slice have in common."""
         report = self.page.report
         images = [image for row in each.rows[:12] if (image := report.read(self.columns.path(int(row)))) is not None]
         if len(images) >= FEW and np.mean([np.asarray(image.convert("L")).std() < BLANK for image in images]) > 0.5:
-            return " Its images are blank."
+            return {"blank": True}
         trial = try_others(report, self.columns, each.rows, images_only=True)
         if trial is not None and _is_better(trial):
-            before, after = percent(trial.before.value), percent(trial.after.value)
-            return f" With {trial.best.name}, it is {after} instead of {before}."
+            return {"trial": trial}
         label, prediction = self.columns.label, self.columns.prediction
         pairs, counts = np.unique(np.stack([label.codes, prediction.codes])[:, wrong], axis=1, return_counts=True)
         a, b = pairs[:, counts.argmax()]
-        text = f"{label.values[a]} is predicted as {prediction.values[b]} in {plural(int(counts.max()), 'image')}"
-        return f" {text}{self._border(wrong)}."
+        pair = label.values[a], prediction.values[b]
+        return {"pair": pair, "count": int(counts.max()), "border": self._border(wrong)}
 
     def _find_shortcuts(self) -> None:
         """Marks that the network uses as evidence for a class."""
-        found = [each for each in self.results.candidates if each.is_shortcut]
-        for number, each in enumerate(found):
+        for number, each in enumerate(self.page.shortcuts, 1):
             rows = self.page.maps.rows[each.members]
             marked = Rate(len(rows), each.of), Rate(round(each.others_alike * each.others), each.others)
-            if slicing.lower(marked[1], marked[0]) * GRID**2 * len(self.results.candidates) * KINDS >= LEVEL:
+            if slicing.lower(marked[1], marked[0]) * GRID**2 * len(self.page.candidates) * KINDS >= LEVEL:
                 continue
-            here = np.zeros(len(self.columns), dtype=bool)
-            here[rows] = True
+            here = self._mask(rows)
             wrong = here & self.columns.wrong
-            count, relevance = int(wrong.sum()), percent(each.relevance)
-            others = f" {count:,} of them {_have(count)} another label." if count else ""
-            problem = (
-                f"{each.name} may be recognized by a mark in the {describe(each.box)}: {len(rows):,} of "
-                f"{plural(each.of, 'image')} predicted as {each.name} have it, with {relevance} of their relevance."
-                f"{others}"
-            )
-            advice = "Cover the mark in some of these images. If the prediction changes, train without it."
-            shown = [*self._confident(wrong), *rows.tolist()]
-            self._add("shortcut", problem, advice, f"shortcut-{number + 1}", here, list(dict.fromkeys(shown)))
+            shown = list(dict.fromkeys([*self._confident(wrong), *rows.tolist()]))
+            values: dict[str, Any] = {"images": len(rows), "place": describe(each.box), "wrong": int(wrong.sum())}
+            self._add("shortcut", f"shortcut-{number}", here, shown, mark=each, **values)
 
-    def _find_labels(self, errors: LabelErrors) -> None:
+    def _find_labels(self) -> None:
         """Labels that do not depend on the image."""
+        errors = self.page.errors
+        if errors is None:
+            return
         self.random = estimate_random(errors, self.columns, self.classes, self.explained)
         if self.random is None or self.random.p * KINDS >= LEVEL:
             return
         rows = errors.rows[~self.explained[errors.rows]]
         count = round(self.random.share * int((~self.explained & (self.columns.label_index >= 0)).sum()))
-        problem = (
-            f"About {plural(count, 'label')} {_be(count)} wrong, {percent(self.random.share)} (95% interval "
-            f"{percent(self.random.low)} to {percent(self.random.high)}): the network finds them nearly impossible."
-        )
-        here = np.zeros(len(self.columns), dtype=bool)
-        here[rows[:count]] = True
-        self._add("labels", problem, "Check the labels of these images first.", "label-errors", here, rows.tolist())
+        here = self._mask(rows[:count])
+        self._add("labels", "label-errors", here, rows.tolist(), count=count, random=self.random)
 
     def _find_confusion(self) -> None:
         """The most frequent confusion that no fault explains, as an observation."""
-        columns = self.columns
-        free = columns.wrong & ~self.explained
-        pairs = [each for each in self.results.confusions.pairs[:MOST] if each.count >= FEW]
-        totals = np.bincount(columns.label.codes[columns.readable & (columns.label.codes >= 0)], minlength=1)
-        codes = {name: code for code, name in enumerate(columns.label.values)}
+        columns, confusions = self.columns, self.page.confusions
+        pairs = [each for each in confusions.pairs[:MOST] if each.count >= FEW]
         p_values = []
         for each in pairs:
-            predicted = columns.prediction.codes == columns.prediction.values.index(each.prediction)
-            outside = columns.readable & (columns.label.codes != codes[each.label])
-            outside &= columns.label.codes != codes.get(each.prediction, -1)
-            inside = Rate(each.count, int(totals[codes[each.label]]))
-            others = Rate(int((outside & predicted).sum()), int(outside.sum()))
+            labeled = columns.readable & columns.label.are(each.label)
+            outside = columns.readable & ~labeled & ~columns.label.are(each.prediction)
+            predicted = outside & columns.prediction.are(each.prediction)
+            inside, others = Rate(each.count, int(labeled.sum())), Rate(int(predicted.sum()), int(outside.sum()))
             p_values.append(slicing.lower(others, inside) if others.count else 1.0)
-        adjusted = holm([*p_values, *[1.0] * (self.results.confusions.different - len(pairs))])[: len(pairs)]
+        adjusted = holm([*p_values, *[1.0] * (confusions.different - len(pairs))])[: len(pairs)]
         for each, p in zip(pairs, adjusted, strict=True):
-            here = free & (columns.label.codes == codes[each.label])
-            here &= columns.prediction.codes == columns.prediction.values.index(each.prediction)
+            here = columns.wrong & columns.label.are(each.label) & columns.prediction.are(each.prediction)
+            here &= ~self.explained
             if here.sum() < FEW or 2 * here.sum() < each.count or (p * KINDS >= LEVEL and not self.page.only_wrong):
                 continue
-            problem = (
-                f"{each.label} is predicted as {each.prediction} in {each.count:,} of "
-                f"{plural(round(each.count / each.share), 'image')}{self._border(here)}."
-            )
-            advice = "Compare these images with those of the other class. If both look alike, train with more of them."
-            evidence = self._row_of(each.label, each.prediction)
-            self._add("confusion", problem, advice, evidence, here, self._confident(here), is_fault=False)
+            evidence, rows = self._row_of(each.label, each.prediction), self._confident(here)
+            self._add("confusion", evidence, here, rows, is_fault=False, pair=each, border=self._border(here))
             return
 
     def _find_miscalibration(self) -> None:
         """A mean probability far from the accuracy, as an observation."""
-        found = self.results.calibration
-        if found is None or self.page.only_wrong or found.p * KINDS >= LEVEL:
+        found = self.page.calibration
+        if found is None or found.p * KINDS >= LEVEL:
             return
-        count = sum(each.rate.count for each in found.bins)
-        accuracy = sum(each.rate.correct for each in found.bins) / count
-        confidence = sum(each.confidence * each.rate.count for each in found.bins) / count
-        if abs(confidence - accuracy) < GAIN or any(each.is_fault for each in self.all):
-            return
-        word = "high" if confidence > accuracy else "low"
-        average, correct = percent(confidence), percent(accuracy)
-        problem = f"Probabilities are too {word}: {average} on average, with an accuracy of {correct}."
-        advice = "Do not read them as the chance of a correct prediction. Temperature scaling corrects them."
-        self._add("calibration", problem, advice, "calibration", np.zeros(0, dtype=bool), [], is_fault=False)
+        accuracy = sum(each.rate.correct for each in found.bins) / found.count
+        confidence = sum(each.confidence * each.rate.count for each in found.bins) / found.count
+        if abs(confidence - accuracy) >= GAIN and not any(each.is_fault for each in self.all):
+            values = {"confidence": confidence, "accuracy": accuracy}
+            self._add("calibration", "calibration", self._mask([]), [], is_fault=False, **values)
 
     def _add(
-        self,
-        kind: str,
-        problem: str,
-        advice: str,
-        evidence: str,
-        here: NDArray[np.bool_],
-        rows: list[int],
-        *,
-        is_fault: bool = True,
+        self, kind: str, evidence: str, here: Booleans, rows: list[int], *, is_fault: bool = True, **values: Any
     ) -> None:
+        """Add an answer; `values` are those that its sentences need."""
+        text = templates().get_template("answers.txt").render(kind=kind, **values)
+        problem, advice = text.strip().rsplit("\n", 1)
         self.all.append(Answer(kind, problem, advice, evidence, int(here.sum()), rows[:EVIDENCE], is_fault))
         if is_fault:
             self.explained |= here
 
-    def _confident(self, here: NDArray[np.bool_]) -> list[int]:
+    def _mask(self, rows: Sequence[int] | Integers) -> Booleans:
+        """Return which rows `[n]` are among these."""
+        mask = np.zeros(len(self.columns), dtype=bool)
+        mask[rows] = True
+        return mask
+
+    def _confident(self, here: Booleans) -> list[int]:
         """Return the rows of some images, the most probable prediction first."""
         rows = np.flatnonzero(here)
         return rows[np.argsort(-np.nan_to_num(self.columns.probability[rows]), kind="stable")][:EVIDENCE].tolist()
 
-    def _border(self, here: NDArray[np.bool_]) -> str:
-        """Return where the maps of some images lie, if it is the border."""
+    def _border(self, here: Booleans) -> float | None:
+        """Return the share of the relevance of some images at the border, if it is most of it."""
         shares = self.page.all_maps.regions["border"].shares[here]
         shares = shares[np.isfinite(shares)]
-        if not len(shares) or shares.mean() <= 0.5:
-            return ""
-        return f"; {percent(float(shares.mean()))} of their relevance is at the border"
+        return float(shares.mean()) if len(shares) and shares.mean() > 0.5 else None
 
-    def _name(self, index: int) -> str:
-        row = int((self.columns.label_index == index).argmax())
-        return str(self.columns.label[row])
+    @property
+    def lowest(self) -> tuple[int, float]:
+        """The size of a tenth of the labeled images, and the highest accuracy with which such a slice is found."""
+        from scipy.stats import hypergeom  # scipy takes a second to start
+
+        labeled, slices = sum(self.columns.labeled.values()), self.page.slices
+        count = max(slicing.LEAST, labeled // 10)
+        level = LEVEL / KINDS / (slices.tested if slices else 1)
+        hits = hypergeom(labeled, labeled - int(self.columns.wrong.sum()), count).ppf(level) - 1
+        return count, max(0.0, float(hits)) / count
 
     def _row_of(self, label: str, prediction: str) -> str:
         """Return the id of a row in the table of confusions."""
-        pairs: list[Pair] = self.results.confusions.pairs
-        numbers = [k + 1 for k, each in enumerate(pairs) if (each.label, each.prediction) == (label, prediction)]
-        return f"confusion-{numbers[0]}" if numbers else "confusions"
-
-    def _list_tests(self) -> list[str]:
-        """Return what was tested, and how large a fault would have been found."""
-        labeled = sum(self.columns.labeled.values())
-        if self.page.only_wrong or not labeled:
-            why = "the run has only wrong predictions" if self.page.only_wrong else "no label is a class of the network"
-            return [f"Accuracy was not tested, because {why}."]
-        tests = [f"Exchanged names: tested with {plural(labeled, 'labeled image')}."]
-        slices = self.results.slices
-        if slices and slices.tested:
-            count = max(slicing.LEAST, labeled // 10)
-            level = LEVEL / KINDS / slices.tested
-            limit = _largest_low(count, labeled, int(self.columns.wrong.sum()), level)
-            tests.append(
-                f"Folders and values: {slices.tested} tested. One of {count} images is found if its accuracy is "
-                f"{percent(limit)} or less."
-            )
-        else:
-            tests.append("Folders and values: not tested, because there are none with enough images.")
-        if self.trial is not None:
-            others, images = len(self.trial.tried) - 1, plural(self.trial.after.count, "image")
-            tests.append(f"Preprocessing: {others} others tested with {images}.")
-        elif self.page.report.model is None:
-            tests.append("Preprocessing: not tested, because the network is not available.")
-        else:
-            tests.append("Preprocessing: not tested, because too few predictions are wrong.")
-        if self.random is not None:
-            tests.append(
-                f"Wrong labels: at most {percent(self.random.high)} of {plural(labeled, 'image')} (95% confidence)."
-            )
-        return tests
+        pairs = [(each.label, each.prediction) for each in self.page.confusions.pairs]
+        pair = label, prediction
+        return f"confusion-{pairs.index(pair) + 1}" if pair in pairs else "confusions"
 
 
-def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
+def _exchanged(columns: Columns, usable: Booleans) -> list[list[int]]:
     """Return the classes whose names were exchanged, as cycles: each is predicted as the next one.
 
     The names are assigned to the classes so that most predictions are correct. Where this changes the name of a class,
@@ -383,14 +283,6 @@ def _exchanged(columns: Columns, usable: NDArray[np.bool_]) -> list[list[int]]:
     return found
 
 
-def _largest_low(count: int, total: int, wrong: int, level: float) -> float:
-    """Return the highest accuracy of a slice that is significantly lower than that of all other images."""
-    from scipy.stats import hypergeom  # scipy takes a second to start
-
-    hits = hypergeom(total, total - wrong, count).ppf(level) - 1
-    return max(0.0, float(hits)) / count
-
-
 def _is_better(trial: Trial) -> bool:
     return trial.p * KINDS < LEVEL and trial.after.value - trial.before.value >= GAIN
 
@@ -399,11 +291,3 @@ def _where(each: Slice) -> str:
     if each.column.startswith(FOLDER):
         return f"in the folder {each.value}"
     return f"in folders named {each.value}" if each.column.startswith(NAMED) else f"where {each.column} is {each.value}"
-
-
-def _be(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"

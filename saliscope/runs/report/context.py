@@ -1,25 +1,30 @@
-"""What the parts of a report share: its inputs, the columns and maps of the run, and what is on the page so far."""
+"""The inputs of a report, and the page: the results of a run, and what is shown of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from PIL import Image
 
-from saliscope.runs.report import images
+from saliscope.errors import Refused
+from saliscope.runs import formats
+from saliscope.runs.report import images, metadata
+from saliscope.runs.report.analysis import label_errors, maps, shortcuts, slices, summary
+from saliscope.runs.report.analysis.clusters import Features, find_clusters
 from saliscope.runs.report.analysis.columns import Columns, distinct
-from saliscope.runs.report.analysis.embedding import Features
-from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.report.analysis.maps import Maps, pack
 from saliscope.runs.report.images import Read
-from saliscope.runs.rows import Floats
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 from saliscope.zoo import Model
+
+PAIRS = 200
+"""Maximum number of confusions in the table."""
+TYPICAL = 6
+"""Typical images shown for a cluster."""
 
 
 @dataclass(frozen=True)
@@ -46,52 +51,106 @@ class Report:
     """Called before each batch of images with another preprocessing; False ends these tests without a result."""
 
 
-@dataclass
-class Context:
-    """Data shared by the parts of the page."""
+class Page:
+    """The results of a run, which the template reads, and the maps and images that it shows."""
 
-    data: RunData
-    report: Report
-    columns: Columns
-    all_maps: MapPass
-    packed_maps: list[dict[str, Any]] = field(default_factory=list)
-    """The maps on the page; everything else refers to them by index."""
-    shown: dict[int, int] = field(default_factory=dict)
-    """The index on the page of the image of a row."""
-    shown_maps: dict[int, Floats] = field(default_factory=dict)
-    """The maps of the images on the page, by row."""
-    features: Features | None = None
-    """The features of the images on the page; None without a network."""
+    def __init__(self, data: RunData, report: Report) -> None:
+        """Compute the results.
 
-    @property
-    def maps(self) -> Maps:
+        Errors   Refused for a run without a readable image
+        """
+        self.data, self.report, self.manifest, self.settings = data, report, data.manifest, data.settings
+        self.columns = columns = Columns(data)
+        self.only_wrong = self.settings.get("where") == WRONG
+        if not columns.readable.any():
+            reason = "could be read" if len(columns) or not self.only_wrong else "was predicted wrong"
+            raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
+        self.names = distinct(self.manifest.get("classes", []))
+        self.by_size = formats.by_size(self.settings.get("method", ""))
+        codes = np.where(columns.readable, columns.groups.codes, -1)
+        self.all_maps = maps.read_all(data, columns, codes, self.by_size, self._regions())
+        self.maps = self.all_maps.sample
         """The maps that are clustered."""
-        return self.all_maps.sample
+        self.classes = [str(columns.target[int(row)]) for row in self.maps.rows]
+        """The explained class of each of them."""
+        self.features = Features(report.model) if report.model else None
+        """The features of the images on the page; None without a network."""
+        self.clusters = find_clusters(self.maps, self.classes)
+        self.candidates = shortcuts.find_candidates(self.maps, self.clusters, self.classes, self.crop)
+        self.shortcuts = [candidate for candidate in self.candidates if candidate.is_shortcut]
+        self.errors: label_errors.LabelErrors | None = None
+        self.calibration: summary.Calibration | None = None
+        if not self.only_wrong:
+            self.calibration = summary.calibrate(columns.probability, columns.correct)
+            if self.manifest.get("score") not in ("sigmoid", "logit"):
+                self.errors = label_errors.find_label_errors(data, columns)
+        self.confusions = summary.confusions(columns, PAIRS)
+        self.slices, self.unreadable = self._slices()
+        self.packed_maps: list[dict[str, Any]] = []
+        """The maps on the page; everything else refers to them by index."""
+        self.shown: dict[int, int] = {}
+        """The index on the page of the image of a row."""
+        self.shown_maps: dict[int, Floats] = {}
+        """The maps of the images on the page, by row."""
 
-    @cached_property
-    def classes(self) -> list[str]:
-        """The explained class of each map that is clustered."""
-        return [str(self.columns.target[int(row)]) for row in self.maps.rows]
+    def _regions(self) -> dict[str, maps.Coverage]:
+        """Return the coverage of the regions whose share of the relevance is reported."""
+        size, mask = maps.grid_size(self.columns), self.report.mask
+        regions: dict[str, maps.Coverage] = {"border": maps.border_region(size)}
+        if self.report.box is not None:
+            regions["box"] = maps.box_region(size, self.report.box)
+        if callable(mask):
+            find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
 
-    @property
-    def only_wrong(self) -> bool:
-        """Whether the run contains only mistakes."""
-        return self.data.settings.get("where") == WRONG
+            def cover(rows: Integers) -> Floats:
+                found = [find(path) for path in self.columns.paths.take(rows).to_pylist()]
+                return np.stack([nothing if each is None else maps.mask_region(size, each) for each in found])
+
+            regions["mask"] = cover
+        elif mask is not None:
+            regions["mask"] = maps.mask_region(size, mask)
+        return regions
+
+    def _slices(self) -> tuple[slices.Slices | None, slices.Slices | None]:
+        """Return the slices of folders and metadata, by accuracy and by the share of readable images.
+
+        The first is None if nothing can be compared, the second if all images were read.
+        """
+        given, columns = self.report.metadata, self.columns
+        if given is None:
+            given = metadata.of_source(self.report.source or str(self.manifest.get("source", "")), columns.paths)
+        every = {**slices.folders(columns.paths), **given}
+        bad = None if columns.readable.all() else slices.find_slices(every, columns.readable.astype(np.int8))
+        if not every or self.only_wrong or not columns.labeled:
+            return None, bad
+        found = slices.find_slices(every, columns.correct, columns.label_index)
+        found.skipped = {name: why for name, why in found.skipped.items() if name in given}
+        return (found if given or found.tested else None), bad
+
+    def show(self, rows: list[int]) -> None:
+        """Choose the rows of the images on the page, and read their maps."""
+        self.shown = {row: k for k, row in enumerate(sorted(rows))}
+        self.shown_maps = maps.displayed(
+            self.data, np.array(sorted(rows), dtype=np.int64), self.by_size, self.maps.size
+        )
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
-        self.packed_maps.append(pack(values))
+        self.packed_maps.append(maps.pack(values))
         return len(self.packed_maps) - 1
+
+    def images_of(self, rows: Sequence[int]) -> list[int]:
+        """Return the indices of images on the page."""
+        return [self.shown[row] for row in rows if row in self.shown]
+
+    def typical(self, members: Integers) -> list[int]:
+        """Return the rows of the first of some maps."""
+        return [int(row) for row in self.maps.rows[members[:TYPICAL]]]
 
     def class_name(self, entry: Mapping[str, Any]) -> str:
         """Return the name of one of the top classes of a row."""
-        names, index = self.names, entry["index"]
-        return names[index] if index < len(names) else str(entry["class"])
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of all classes."""
-        return distinct(self.data.manifest.get("classes", []))
+        index = entry["index"]
+        return self.names[index] if index < len(self.names) else str(entry["class"])
 
     def image(self, row: int) -> Image.Image | None:
         """Return the image of a row, or None if it is not available anymore."""
@@ -101,3 +160,19 @@ class Context:
         """Return the part of the image of a clustered map that the network received."""
         image = self.image(int(self.maps.rows[number]))
         return None if image is None else images.crop(image, self.report.model)
+
+    def share_correct(self, members: Integers) -> float | None:
+        """Return the share of correct predictions among the images of some maps, or None if it is not known."""
+        correct = self.columns.correct[self.maps.rows[members]]
+        known = correct[correct >= 0]
+        return float(known.mean()) if len(known) and not self.only_wrong else None
+
+    def labeled_with(self, mark: shortcuts.Candidate) -> tuple[int, int] | None:
+        """Return how many images that are labeled as the explained class have a mark, and how many there are.
+
+        It is None for a run without such labels.
+        """
+        rows = self.maps.rows[mark.members]
+        of_class = self.columns.label_index == self.columns.target_index[rows[0]]
+        whole = int((of_class & self.columns.readable).sum())
+        return (int(of_class[rows].sum()), whole) if whole else None

@@ -1,17 +1,24 @@
-"""Thumbnails of images, and the maps of both classes of mistakes."""
+"""Thumbnails of images, maps of other classes, and links that open an image in the app."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+import hashlib
+import json
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 import explainers
+from explainers import METHODS
+from saliscope.errors import Refused
+from saliscope.images import examples
 from saliscope.images.pixels import encode
-from saliscope.runs.report.analysis.maps import pool
+from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
 from saliscope.zoo import Model
@@ -53,31 +60,7 @@ def budget(count: int) -> int:
     return min(MOST_EACH, WHOLE // max(1, count))
 
 
-def map_pairs(
-    rows: Sequence[Mapping[str, Any]],
-    maps: Mapping[int, Floats],
-    read: Read,
-    model: Model,
-    settings: Mapping[str, Any],
-) -> Iterator[tuple[int, tuple[Floats, Floats]]]:
-    """Yield the index in `rows` and the maps `[h, w]` of the predicted and the expected class, in the method's unit.
-
-    They are computed with the method, layer and options of the run.
-
-    `rows` have "row", "path", "prediction_index", "label_index" and "target_index"; `maps` has the stored map of each
-    row, which is that of the class that the run explained. Images that cannot be read anymore are skipped.
-    """
-    for k, row in enumerate(rows):
-        own, image = maps[row["row"]], read(row["path"])
-        if image is not None:
-            predicted, expected = (
-                own if index == row["target_index"] else pool(_explain(image, index, model, settings), own.shape)
-                for index in (row["prediction_index"], row["label_index"])
-            )
-            yield k, (predicted, expected)
-
-
-def _explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
+def explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
     """Return the map `[h, w]` of this class."""
     method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()
@@ -86,3 +69,60 @@ def _explain(image: Image.Image, target: int, model: Model, settings: Mapping[st
     values = explanation.placed[0].float().cpu().numpy().astype(float)
     values = np.where(np.isfinite(values), values, 0.0)
     return np.abs(values) if method.by_size else values
+
+
+def check_link(address: str | None) -> None:
+    """Check that the address of an app is a URL, if there is one.
+
+    Errors   Refused
+    """
+    if address is not None and not address.startswith(("http://", "https://")):
+        raise Refused(
+            f"{address!r} is not a URL. Use one that starts with http:// or https://, such as http://127.0.0.1:7860."
+        )
+
+
+class Links:
+    """Links of the images of a run into an app at `address`, by the name of an example or by SHA-256."""
+
+    def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
+        self.address, self.settings = address.rstrip("/"), settings
+        self.shared = set(classes) - set(distinct(classes))
+        self.options = _options(settings)
+        self.examples = _examples()
+
+    def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return the URL of a row, and whether every app has its image.
+
+        A link never contains an image. An image that is not an example only opens in an app that was started with the
+        run; other apps open with the settings and tell the user what to do.
+        """
+        digest = row.get("sha256") or ""
+        example = self.examples.get(digest)
+        target = row.get("target_index") if row.get("target") in self.shared else row.get("target")
+        parameters = {
+            "model": self.settings.get("model"),
+            "layer": self.settings.get("layer"),
+            "class": target,
+            "method": self.settings.get("method"),
+            "options": json.dumps(self.options) if self.options else "",
+            "example": example or digest or "none",
+        }
+        query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
+        return f"{self.address}/?{query}", example is not None
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the method that differ from its defaults, including seed and precision of the run."""
+    run_settings = dataclasses.replace(Settings.of(settings), layer=None)
+    options = METHODS[run_settings.method].options
+    return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
+
+
+def _examples() -> dict[str, str]:
+    """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
+    try:
+        found = examples.all_examples().values()
+        return {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
+    except (OSError, ValueError, KeyError):
+        return {}

@@ -6,7 +6,7 @@ By default, the metadata are in the list that the images came from. A mask is on
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -55,10 +55,14 @@ def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
          for path in table[path_at].to_pylist()],
         pa.string(),
     )  # fmt: skip
-    _refuse_repeated(source, keys)
+    if pc.count_distinct(keys, mode="all").as_py() < len(keys):
+        counts = pc.value_counts(keys)
+        first = counts.filter(pc.greater(counts.field("counts"), 1))[0].as_py()
+        raise Refused(f"{source} has {first['counts']} rows of {first['values']!r}. Keep one row per image.")
     rows = pc.index_in(paths, value_set=keys).combine_chunks()
     if rows.null_count == len(rows):
-        raise Refused(f"{source} has no path of the run, such as {_first(paths)!r}. Use the paths that the run has.")
+        first = str(paths[0].as_py()) if len(paths) else ""
+        raise Refused(f"{source} has no path of the run, such as {first!r}. Use the paths that the run has.")
     others = [name for name in table.column_names if name != path_at][:MOST]
     return {name: table[name].combine_chunks().take(rows) for name in others}
 
@@ -78,18 +82,6 @@ def _read_table(location: Location) -> pa.Table:
             return csv.read_csv(file, parse_options=options, convert_options=TEXTS)
     except pa.ArrowException as error:
         raise Refused(f"Cannot read {location.source}: {str(error).splitlines()[0]}") from None
-
-
-def _refuse_repeated(source: str, keys: pa.Array) -> None:
-    if pc.count_distinct(keys, mode="all").as_py() == len(keys):
-        return
-    counts = pc.value_counts(keys)
-    repeated: Sequence[dict[str, object]] = counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist()
-    raise Refused(f"{source} has {repeated[0]['counts']} rows of {repeated[0]['values']!r}. Keep one row per image.")
-
-
-def _first(paths: pa.ChunkedArray) -> str:
-    return str(paths[0].as_py()) if len(paths) else ""
 
 
 def find_masks(path: Path, rows: Iterable[str]) -> Image.Image | Callable[[str], Image.Image | None]:

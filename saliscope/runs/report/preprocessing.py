@@ -12,12 +12,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.summary import Rate
 from saliscope.runs.report.context import Report
+from saliscope.runs.rows import Booleans, Integers
 from saliscope.zoo.model import Preparation, upright
 
 CHOOSE, MEASURE = 32, 96
@@ -28,8 +28,6 @@ MISTAKES = 6
 """Minimum number of mistakes among the images that choose. Corrections of fewer are not significant."""
 BATCH = 8
 
-Change = Callable[["Image.Image"], "Image.Image"]
-
 
 @dataclass(frozen=True)
 class Other:
@@ -38,7 +36,7 @@ class Other:
     name: str
     advice: str
     preparation: Preparation
-    change: Change | None = None
+    change: Callable[[Image.Image], Image.Image] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Trial:
     rows: list[int] = field(repr=False)
 
 
-def try_others(report: Report, columns: Columns, rows: NDArray[np.int64], *, images_only: bool = False) -> Trial | None:
+def try_others(report: Report, columns: Columns, rows: Integers, *, images_only: bool = False) -> Trial | None:
     """Return the trial of other preprocessings on labeled images in `rows`, or None if there is too little to correct,
     the model is not available, or `report.go_on` ended it.
 
@@ -66,47 +64,39 @@ def try_others(report: Report, columns: Columns, rows: NDArray[np.int64], *, ima
     from scipy.stats import binomtest  # scipy takes a second to start
 
     model = report.model
-    if model is None or model.task != "classification" or model.tokenize is not None:
+    rows = rows[(columns.correct[rows] >= 0) & columns.readable[rows] & (columns.label_index[rows] >= 0)]
+    if model is None or model.task != "classification" or model.tokenize is not None or len(rows) < FEWEST:
         return None
-    first, second = _samples(columns, rows)
-    if (columns.correct[first] == 0).sum() < MISTAKES:
+    mixed = np.random.default_rng(0).permutation(rows)[: CHOOSE + MEASURE].tolist()
+    parts = np.split(np.array(mixed), [min(CHOOSE, len(mixed) // 2)])
+    if (columns.correct[parts[0]] == 0).sum() < MISTAKES:
         return None
-    images = {row: image for row in [*first, *second] if (image := report.read(columns.path(row))) is not None}
-    first, second = ([row for row in part if row in images] for part in (first, second))
+    images = {row: image for row in mixed if (image := report.read(columns.path(row))) is not None}
+    first, second = ([row for row in part.tolist() if row in images] for part in parts)
     if min(len(first), len(second)) < FEWEST // 2:
         return None
-    results = [
-        (other, correct)
-        for other in others(model.preparation)
-        if (other.change is not None or not images_only)
-        and (correct := _predict(report, other, images, first, columns)) is not None
-    ]
-    if not results:
+    tried: dict[Other | None, Booleans] = {None: columns.correct[first] == 1}
+    for other in others(model.preparation):
+        if other.change is not None or not images_only:
+            correct = _predict(report, other, images, first, columns)
+            tried |= {} if correct is None else {other: correct}
+    best = max(list(tried)[1:], key=lambda other: tried[other].sum(), default=None)
+    correct = None if best is None else _predict(report, best, images, second, columns)
+    if best is None or correct is None:
         return None
-    best = max(results, key=lambda each: each[1].sum())[0]
-    correct, before = _predict(report, best, images, second, columns), columns.correct[second] == 1
-    if correct is None:
-        return None
+    before = columns.correct[second] == 1
     gained, lost = int((correct & ~before).sum()), int((before & ~correct).sum())
-    tried = [("as in the run", columns.correct[first] == 1), *((other.name, each) for other, each in results)]
     return Trial(
         best,
-        [(name, Rate(int(each.sum()), len(first))) for name, each in tried],
+        [
+            (other.name if other else "as in the run", Rate(int(each.sum()), len(first)))
+            for other, each in tried.items()
+        ],
         Rate(int(before.sum()), len(second)),
         Rate(int(correct.sum()), len(second)),
         float(binomtest(gained, gained + lost, 0.5, "greater").pvalue) if gained + lost else 1.0,
         [row for row, gain in zip(second, correct & ~before, strict=True) if gain],
     )
-
-
-def _samples(columns: Columns, rows: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """Return the labeled images that choose, and those that measure; empty if there are too few."""
-    rows = rows[(columns.correct[rows] >= 0) & columns.readable[rows] & (columns.label_index[rows] >= 0)]
-    if len(rows) < FEWEST:
-        return [], []
-    mixed = np.random.default_rng(0).permutation(rows)[: CHOOSE + MEASURE].tolist()
-    count = min(CHOOSE, len(mixed) // 2)
-    return mixed[:count], mixed[count:]
 
 
 def others(given: Preparation) -> Iterator[Other]:
@@ -117,18 +107,17 @@ def others(given: Preparation) -> Iterator[Other]:
     yield Other("inverted values", "Invert the values of the images", given, ImageOps.invert)
     if given.channels == 3:
         yield Other("BGR instead of RGB", "Reverse the order of the color channels", given, _reverse)
-    std = given.mean, given.std
     white = 255 if given.raw else 1
-    imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    for name, values in {
-        "mean 0.5 and std 0.5": ((0.5,) * given.channels, (0.5,) * given.channels),
-        "mean and std of ImageNet": imagenet,
-        "values from 0 to 1": ((0.0,) * given.channels, (1.0,) * given.channels),
-        "values from 0 to 255": ((0.0,) * given.channels, (1 / 255,) * given.channels),
-    }.items():
-        center, scale = (tuple(white * each for each in part) for part in values)
-        if len(center) == given.channels and not np.allclose((center, scale), std, rtol=0.02, atol=0.02 * white / 255):
-            yield Other(name, "Check mean and std", replace(given, mean=center, std=scale))
+    for name, mean, std in (
+        ("mean 0.5 and std 0.5", (0.5,) * given.channels, (0.5,) * given.channels),
+        ("mean and std of ImageNet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("values from 0 to 1", (0.0,) * given.channels, (1.0,) * given.channels),
+        ("values from 0 to 255", (0.0,) * given.channels, (1 / 255,) * given.channels),
+    ):
+        values = tuple(tuple(white * each for each in part) for part in (mean, std))
+        near = partial(np.allclose, values, rtol=0.02, atol=0.02 * white / 255)
+        if len(mean) == given.channels and not near((given.mean, given.std)):
+            yield Other(name, "Check mean and std", replace(given, mean=values[0], std=values[1]))
     for name, factor in (("half the size", 0.5), ("twice the size", 2)):
         side, resize = (_scale(each, factor) for each in (given.side, given.resize))
         yield Other(name, "Check the size", replace(given, side=side, resize=resize))
@@ -148,7 +137,7 @@ def _reverse(image: Image.Image) -> Image.Image:
 
 def _predict(
     report: Report, other: Other, images: dict[int, Image.Image], rows: list[int], columns: Columns
-) -> NDArray[np.bool_] | None:
+) -> Booleans | None:
     """Return which rows are predicted correctly, or None if the network does not accept such images."""
     assert report.model is not None
     network = report.model.network

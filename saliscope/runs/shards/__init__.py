@@ -8,10 +8,10 @@
     work/commits/00000.json        counts of a shard, written after the shard
     manifest.json                  settings, versions, hash of the weights, counts, names of the shards
 
-`writing` writes a run, `run_data` opens a finished one.
+`writing` writes a run, `saliscope.runs.rows` opens a finished one.
 """
 
-from saliscope.runs.run_data import RunData, open_run, read_manifest
+from saliscope.runs.rows import RunData, open_run, read_manifest
 from saliscope.runs.shards.writing import Shards
 from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, refuse_disk_errors
 

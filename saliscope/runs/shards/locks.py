@@ -60,7 +60,7 @@ class FileLock:
     def check(self) -> None:
         """Do nothing: the lock cannot be lost."""
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Unlock the run."""
         if self._file is not None:
             self._file.close()
@@ -158,7 +158,7 @@ class Lease:
                 f"respond for {WAIT:g} seconds. Finished batches are kept. Wait until the other one ends."
             )
 
-    def release(self) -> None:
+    def close(self) -> None:
         """End the lease, so that another process can continue at once."""
         if self._end.is_set():
             return

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def _is_leftover(store: Store, name: str, size: int) -> bool:
 
 
 class Shards(ShardFiles):
-    """The folder of an unfinished run."""
+    """The folder of an unfinished run, which is locked inside of a `with` block."""
 
     def __init__(self, folder: str | Path, record: Mapping[str, Any]) -> None:
         """Start a run, or resume a run with the same settings.
@@ -194,20 +194,14 @@ class Shards(ShardFiles):
     def release(self) -> None:
         """Allow other processes to write the run."""
         if self.lock is not None:
-            self.lock.release()
+            self.lock.close()
             self.lock = None
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Lock the run for the duration of the block.
-
-        Errors   Refused if another process writes the run
-        """
+    def __enter__(self) -> None:
         self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def _find_parts(self) -> set[int]:
         """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""

@@ -1,6 +1,7 @@
 """Detect the kind of source of a path or URL, and list its images.
 
-Each file of a set of tars, of tables of a dataset, or of lists is a partition.
+Each file of a set of tars, of tables of a dataset, or of lists is a partition. Labels are in files of the source, or
+the names of folders: the first folder below the common folder of all images.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ import itertools
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from saliscope.errors import Refused
 from saliscope.runs.formats import plural
-from saliscope.runs.items import Item, is_local
+from saliscope.runs.items import WHOLE, Item, Listing, is_local
 from saliscope.runs.sources import lists, tables, tars
-from saliscope.runs.sources.labels import find_label_depth, folder_labels, label_depth, label_in, with_folder_labels
 from saliscope.runs.sources.location import Location, is_image, open_location, suffix
-from saliscope.runs.sources.partitions import WHOLE, Listing
 
 SUPPORTED = (
     "Supported: a folder of images, folder/class/…, a CSV or Parquet list with a column path, a tar of images, "
@@ -147,12 +146,16 @@ def _small_folder(location: Location, names: list[str], images: list[str]) -> Li
 
 def _large_folder(location: Location) -> Listing:
     """List a folder of many images lazily, but at once if it has a file with labels."""
-    depth, above = find_label_depth(location)
-    if any(posixpath.basename(name) in METADATA for name in above):
+    folders, metadata = set[str](), list[str]()
+    for name in _relevant(location):
+        if is_image(name):
+            folders.add(posixpath.dirname(name))
+        elif posixpath.basename(name) in METADATA:
+            metadata.append(name)
+    if _list_metadata(location, metadata):
         names = list(_relevant(location))
-        if _list_metadata(location, names):
-            return _small_folder(location, names, list(filter(is_image, names)))
-    return Listing((partial(_list_images, location, depth),), "folder")
+        return _small_folder(location, names, list(filter(is_image, names)))
+    return Listing((partial(_list_images, location, label_depth(folders)),), "folder")
 
 
 def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:
@@ -271,3 +274,49 @@ def _label_depth(location: Location, names: Sequence[str]) -> int | None:
         if depth is not None:
             return depth
     return None
+
+
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+
+
+def folder_labels(paths: list[str]) -> dict[str, str]:
+    """Return labels from the names of folders, ignoring common parents and splits such as train, val and test.
+
+    Returns  an empty dictionary if an image is not in a folder, or if all images are in the same one
+    """
+    depth = label_depth({path.rpartition("/")[0] for path in paths})
+    return {} if depth is None else {path: path.split("/")[depth] for path in paths}
+
+
+def label_depth(folders: Iterable[str]) -> int | None:
+    """Return the index of the folder that is the label, for images in these folders; None if there are no labels."""
+    parts = [folder.split("/") if folder else [] for folder in folders]
+    depth = 0
+    while parts and all(len(own) > depth for own in parts):
+        first = {own[depth] for own in parts}
+        if _are_labels(first):
+            return depth
+        depth += 1
+    return None
+
+
+def _are_labels(names: set[str]) -> bool:
+    return len(names) > 1 and not all(name.lower() in SPLITS for name in names)
+
+
+def with_folder_labels(items: Iterable[Item], inside: Mapping[str, str] | None = None) -> list[Item]:
+    """Return the members of tars, labeled by their folder if none has a label file; `inside` maps to paths in tars."""
+    items = list(items)
+    if any(item.label is not None for item in items):
+        return items
+    inner = {item.path: (inside or {}).get(item.path, item.path).removeprefix("./").lstrip("/") for item in items}
+    labels = folder_labels(list(inner.values()))
+    if not labels:
+        return items
+    return [Item(i.path, labels[inner[i.path]], i.url, i.offset, i.size) for i in items]
+
+
+def label_in(path: str, depth: int | None) -> str | None:
+    """Return the folder of a path that is its label, or None if the path has fewer folders."""
+    folders = path.split("/")[:-1]
+    return folders[depth] if depth is not None and len(folders) > depth else None

@@ -8,12 +8,12 @@
     photos.parquet    one row per photo of top.parquet: its path, and a small JPEG of what the network receives
     manifest.json     counts, versions and the first errors, written last
 
-`indexing` writes an index, `tables` has its tables, `labeling` the words of images, `reading` opens a finished one.
+`indexing` writes an index, `tables` has its tables and opens a finished one, `labeling` has the words of images.
 """
 
 from saliscope.runs.units.indexing import IndexJob, IndexSettings, prepare, write_index
 from saliscope.runs.units.labeling import Labeler, open_labeler
-from saliscope.runs.units.reading import StoredIndex, open_index
+from saliscope.runs.units.tables import StoredIndex, open_index
 
 __all__ = [
     "IndexJob", "IndexSettings", "Labeler", "StoredIndex", "open_index", "open_labeler", "prepare", "write_index",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import io
 import itertools
 import json
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -22,9 +22,8 @@ from saliscope import zoo
 from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.job import Report, versions
 from saliscope.runs.results import IndexResult
-from saliscope.runs.run import default_workers
+from saliscope.runs.run import Report, default_workers, provenance
 from saliscope.runs.settings import FORMAT, PREDICTED, Classes
 from saliscope.runs.shards.locks import take_lock
 from saliscope.runs.shards.planning import Stamp
@@ -33,12 +32,8 @@ from saliscope.runs.sources import list_items
 from saliscope.runs.stores import MANIFEST, SETTINGS, WORK, Store, open_store
 from saliscope.runs.units import tables
 from saliscope.runs.units.labeling import NONE, Labeler
-from saliscope.runs.units.reading import METADATA
-from saliscope.zoo import devices
+from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 STATE = f"{WORK}/index.pt"
 EVERY = 60.0
@@ -80,27 +75,29 @@ class State:
     errors: dict[str, str] = field(default_factory=dict)
     synthetic: dict[str, Tensor] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """Return the state as bytes, without code: only tensors, numbers and strings."""
+    def write(self, store: Store) -> None:
+        """Write the state, without code: only tensors, numbers and strings."""
         values = vars(self) | {"index": self.index and asdict(self.index)}
         buffer = io.BytesIO()
         torch.save(values, buffer)
-        return buffer.getvalue()
+        store.write(STATE, buffer.getvalue())
 
     @classmethod
-    def of(cls, content: bytes) -> State:
-        """Return the state in bytes.
-
-        Errors   errors of `torch.load` for a damaged file
-        """
-        values = torch.load(io.BytesIO(content), weights_only=True)
-        if values["index"] is not None:
-            layers = values["index"]["layers"]
-            for name, of in layers.items():
-                tops = {key: of[key] and TopImages(**of[key]) for key in ("top", "effects")}
-                layers[name] = LayerUnits(**{**of, **tops})
-            values["index"] = UnitIndex(**values["index"])
-        return cls(**values)
+    def read(cls, store: Store) -> State:
+        """Return the state of a folder; a new one if there is none, or if it is damaged."""
+        try:
+            values = torch.load(io.BytesIO(store.read(STATE) or b""), weights_only=True)
+            if values["index"] is not None:
+                layers = values["index"]["layers"]
+                for name, of in layers.items():
+                    tops = {key: of[key] and TopImages(**of[key]) for key in ("top", "effects")}
+                    layers[name] = LayerUnits(**{**of, **tops})
+                values["index"] = UnitIndex(**values["index"])
+            return cls(**values)
+        except Refused:
+            raise
+        except Exception:  # a power failure may cut the file, for which torch raises errors of many types
+            return cls()
 
 
 @dataclass(frozen=True)
@@ -114,11 +111,6 @@ class IndexJob:
     record: dict[str, Any]
     effects: int | str | None
     labeler: Labeler | None = None
-
-    @property
-    def step(self) -> int:
-        """Every image with a position that is a multiple of this is kept for names."""
-        return -(-len(self.items) // TESTED)
 
 
 def prepare(
@@ -163,18 +155,16 @@ def prepare(
             explainers.channel_contributions(model.network, noise, target, layer=layer)
     record = {
         "format": FORMAT,
+        **asdict(settings),
         "model": model.name if settings.model == "auto" else settings.model,
-        "own": dict(settings.own),
         "weights_sha256": weights_hash(model),
         "preprocessing": repr(model.preparation),
         "layers": layers,
-        "top": settings.top,
-        "effects": settings.effects,
-        "synthetic": settings.synthetic,
         "source": source,
         "images": f"{len(items)} images ({Stamp.of(items).digest})",
         **(labeler.record() if labeler else {}),
     }
+    del record["batch_size"]  # the index does not depend on it
     return IndexJob(settings, model, items, open_store(out), json.loads(json.dumps(record)), effects, labeler)
 
 
@@ -198,10 +188,9 @@ def write_index(
     if check_folder(store, job.record, "index"):
         counts = dict(json.loads(store.read(MANIFEST) or b"{}")["counts"])
         return IndexResult(store.folder, counts, 0, time.perf_counter() - start, job.record.get("names_by", ""))
-    lock = take_lock(store)
-    try:
+    with contextlib.closing(take_lock(store)) as lock:
         store.write(SETTINGS, json.dumps(job.record, indent=1).encode())
-        state = _read_state(store)
+        state = State.read(store)
         before = state.done
         if workers is None:
             workers = default_workers(len(job.items) - before)
@@ -213,30 +202,14 @@ def write_index(
             counts = steps.write_tables(report_photos)
         except BaseException:
             if state.index is not None:
-                store.write(STATE, state.to_bytes())
+                state.write(store)
             raise
         seconds = time.perf_counter() - start
-        manifest = {
-            "counts": counts,
-            "errors": state.errors,
-            "versions": versions(),
-            "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
-        }
+        manifest = {"counts": counts, "errors": state.errors, **provenance(seconds)}
         lock.check()
         store.write(MANIFEST, json.dumps(manifest, indent=1).encode())
         store.delete([STATE])
-    finally:
-        lock.release()
     return IndexResult(store.folder, counts, len(job.items) - before, seconds, job.record.get("names_by", ""))
-
-
-def _read_state(store: Store) -> State:
-    content = store.read(STATE)
-    try:
-        return State() if content is None else State.of(content)
-    except Exception:  # a power failure may cut the file, for which torch raises errors of many types
-        return State()
 
 
 class _Steps:
@@ -253,7 +226,7 @@ class _Steps:
     def _keep(self, done: int, total: int) -> None:
         """Report the progress, and write the state from time to time."""
         if time.monotonic() - self.written > EVERY:
-            self.job.store.write(STATE, self.state.to_bytes())
+            self.state.write(self.job.store)
             self.written = time.monotonic()
         if self.report is not None:
             self.report(done, total)
@@ -280,7 +253,7 @@ class _Steps:
         parts = [items[start : start + size] for start in range(self.read, len(items), size)]
         pin = devices.copies_asynchronously(place)
         for batch in decode_batches(parts, self.decode, preparation, self.workers, pin):
-            positions = [self.read + k for k, error in enumerate(batch.errors) if error is None]
+            positions = [self.read + k for k in batch.places]
             found = zip(batch.items, batch.errors, strict=True)
             self.state.errors |= {item.path: error for item, error in found if error is not None}
             self.read += len(batch.items)
@@ -290,7 +263,7 @@ class _Steps:
     def _add(self, batch: IndexedBatch) -> None:
         state = self.state
         if self.has_labels:
-            chosen = batch.positions % self.job.step == 0
+            chosen = batch.positions % -(-len(self.job.items) // TESTED) == 0
             state.positions.append(batch.positions[chosen])
             for name, values in batch.means.items():
                 state.samples.setdefault(name, []).append(values[chosen])
@@ -336,7 +309,7 @@ class _Steps:
             files = tables.to_webp(torch.cat([state.synthetic[name] for name in state.index.layers]), dead)
             units = units.append_column("image", pa.array(files, pa.binary()))
         about = job.record | {"indexed": state.index.count}
-        units = units.replace_schema_metadata({METADATA: json.dumps(about)})
+        units = units.replace_schema_metadata({tables.METADATA: json.dumps(about)})
         top = tables.top_table(state.index, job.items)
         preparation = job.model.preparation
         top, photos = tables.add_thumbnails(top, job.items, self.decode, preparation, self.workers, report)

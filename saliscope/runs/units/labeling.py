@@ -76,14 +76,16 @@ class Labeler:
             for part in parts:
                 yield self._of_labels([item.label for item in part], known)
             return
-        place, (model, vectors) = devices.choose(device), (self.model, self.vectors)
-        network = model.network.to(place)
-        for read in decode_batches(parts, decode, model.preparation, workers):
-            with torch.no_grad():
-                found = iter(
-                    self._choose(network(devices.move(read.images, place)), vectors) if len(read.images) else []
-                )
-            yield [NONE if error is not None else next(found) for error in read.errors]
+        place = devices.choose(device)
+        network = self.model.network.to(place)
+        for read in decode_batches(parts, decode, self.model.preparation, workers):
+            words = [NONE] * len(read.items)
+            if len(read.images):
+                with torch.no_grad():
+                    found = self._choose(network(devices.move(read.images, place)))
+                for k, word in zip(read.places, found, strict=True):
+                    words[k] = word
+            yield words
 
     def _of_labels(self, labels: Sequence[str | None], known: Classes) -> list[int]:
         """Return the words of images by their labels, as the names of classes if they are classes of the network."""
@@ -92,13 +94,13 @@ class Labeler:
             return [NONE] * len(labels)
         assert self.model.tokenize is not None, "checked by open_labeler"
         embeddings = text_embedding(self.model.network, self.model.tokenize([str(name) for name in names.values()]))
-        words = dict(zip(names, self._choose(embeddings, self.vectors), strict=True))
+        words = dict(zip(names, self._choose(embeddings), strict=True))
         return [words.get(label, NONE) for label in labels]
 
-    def _choose(self, embeddings: Tensor, vectors: Tensor) -> list[int]:
+    def _choose(self, embeddings: Tensor) -> list[int]:
         learned = (each for name, each in self.model.network.named_parameters() if name.endswith("logit_scale"))
         scale = next((float(each.exp()) for each in learned), SCALE if self.reads_images else SENTENCE_SCALE)
-        scores = scale * normalize(embeddings.float(), dim=1) @ vectors.to(embeddings.device).T
+        scores = scale * normalize(embeddings.float(), dim=1) @ self.vectors.to(embeddings.device).T
         share, word = scores.softmax(1).max(1)
         return word.where(share > CLEAR, NONE).tolist()
 

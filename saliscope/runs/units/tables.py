@@ -1,11 +1,17 @@
-"""The tables of an index: the channels with their names and synthetic images, and their strongest images."""
+"""The tables of an index: the channels with their names and synthetic images, and their strongest images.
+
+`open_index` opens a finished index.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -14,17 +20,21 @@ from pyarrow import parquet as pq
 from torch import Tensor
 
 from explainers import TopImages, UnitIndex, UnitName, feature_visualization, name_units, unit
+from saliscope.errors import Refused
 from saliscope.images.pixels import encode
 from saliscope.runs.decoding import Decode, decode_batches
 from saliscope.runs.items import Item
-from saliscope.runs.job import Report
-from saliscope.runs.report.analysis.hierarchy import tree
-from saliscope.runs.settings import Classes, is_imagenet
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model, Preparation
+from saliscope.runs.report.analysis.summary import tree
+from saliscope.runs.run import Report
+from saliscope.runs.settings import Classes, check_format, is_imagenet
+from saliscope.runs.stores import MANIFEST, SETTINGS, open_store
+from saliscope.zoo import Model, Preparation
+from saliscope.zoo.weights import weights_hash
 
 UNITS, TOP, PHOTOS = "units.parquet", "top.parquet", "photos.parquet"
+METADATA = b"saliscope"
+"""The key of the settings in the metadata of units.parquet, which can be used without the other files."""
+SIDES = ("left", "top", "right", "bottom")
 ACTIVATION, EFFECT = "activation", "effect"
 SIDE = 64
 """Pixels of the longer side of a thumbnail; smaller boxes are stored in their own size."""
@@ -105,8 +115,6 @@ def top_table(index: UnitIndex, items: Sequence[Item]) -> pa.Table:
 def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Table:
     channels, ranks = top.values.shape
     images = top.images.flatten().tolist()
-    rows, columns = top.cells.flatten(0, 1).T.tolist()
-    left, upper, right, lower = top.boxes.float().flatten(0, 1).T.tolist()
     values: dict[str, Any] = {
         "layer": [layer] * len(images),
         "channel": torch.arange(channels).repeat_interleave(ranks).tolist(),
@@ -116,12 +124,8 @@ def _rows(layer: str, by: str, top: TopImages, items: Sequence[Item]) -> pa.Tabl
         "path": [items[image].path for image in images],
         "label": pa.array([items[image].label for image in images], pa.string()),
         "value": top.values.float().flatten().tolist(),
-        "row": rows,
-        "column": columns,
-        "left": left,
-        "top": upper,
-        "right": right,
-        "bottom": lower,
+        **dict(zip(("row", "column"), top.cells.flatten(0, 1).T.tolist(), strict=True)),
+        **dict(zip(SIDES, top.boxes.float().flatten(0, 1).T.tolist(), strict=True)),
     }
     return pa.table(values)
 
@@ -140,21 +144,17 @@ def add_thumbnails(
              have more than `PHOTO_BYTES`, those of the highest ranks are kept.
     """
     boxes: defaultdict[int, dict[tuple[float, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-    sides = (table[side].to_pylist() for side in ("left", "top", "right", "bottom"))
+    sides = (table[side].to_pylist() for side in SIDES)
     for row, (image, box) in enumerate(zip(table["position"].to_pylist(), zip(*sides, strict=True), strict=True)):
         boxes[image][box].append(row)
     thumbnails: list[bytes | None] = [None] * len(table)
     photos: dict[int, bytes] = {}
     order = sorted(boxes)
     parts = [[items[image] for image in order[start : start + BATCH]] for start in range(0, len(order), BATCH)]
-    position, done = iter(order), 0
+    done = 0
     for batch in decode_batches(parts, decode, preparation, workers):
-        images = iter(batch.images)
-        for error in batch.errors:
-            at = next(position)
-            if error is not None:  # it was deleted after it was indexed
-                continue
-            whole = to_pil(next(images), preparation)
+        for k, image in zip(batch.places, batch.images, strict=True):  # others were deleted after they were indexed
+            at, whole = order[done + k], to_pil(image, preparation)
             photos[at] = _jpeg(whole, PHOTO, PHOTO_QUALITY)
             for box, rows in boxes[at].items():
                 data = _jpeg(_part(whole, box), SIDE, QUALITY)
@@ -237,3 +237,46 @@ def to_webp(images: Tensor, dead: Sequence[bool]) -> list[bytes | None]:
         None if is_dead else encode(image, "WEBP", quality=SYNTHETIC_QUALITY, method=6)
         for image, is_dead in zip(drawn, dead, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class StoredIndex:
+    """A finished index: the settings, the manifest, and the tables `units`, `top` and `photos`."""
+
+    folder: Path | str
+    settings: dict[str, Any]
+    manifest: dict[str, Any]
+    units: pa.Table
+    top: pa.Table
+    photos: pa.Table | None = None
+
+
+def open_index(folder: str | Path, model: Model | None = None) -> StoredIndex:
+    """Return a finished index.
+
+    Args     folder: a local path, or a URL that fsspec opens
+             model: the network with which the index will be used
+    Errors   Refused for a folder without an index, an unfinished, damaged or newer one, and one of another network
+    """
+    store = open_store(folder)
+    found = {name: store.read(name) for name in (SETTINGS, MANIFEST, UNITS, TOP, PHOTOS)}
+    if found[SETTINGS] is None:
+        raise Refused(
+            f"{str(folder)!r} does not contain an index of units. Pass the --out folder of `saliscope index`."
+        )
+    if found[MANIFEST] is None:
+        raise Refused(f"The index in {str(folder)!r} is not finished. Run the same `saliscope index` command again.")
+    try:
+        settings, manifest = (json.loads(found[name] or b"") for name in (SETTINGS, MANIFEST))
+        weights = settings["weights_sha256"]
+        units, top = (pq.read_table(pa.BufferReader(found[name] or b"")) for name in (UNITS, TOP))
+        photos = found[PHOTOS] and pq.read_table(pa.BufferReader(found[PHOTOS]))  # may be left out
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise Refused(f"The index in {str(folder)!r} is damaged ({error}). Delete it, and index again.") from None
+    check_format(settings, folder, "index")
+    if model is not None and weights_hash(model) != weights:
+        raise Refused(
+            f"The index in {str(folder)!r} is of {settings['model']} with other weights than those of {model.name}. "
+            "Index again, or load that model."
+        )
+    return StoredIndex(store.folder, settings, manifest, units, top, photos or None)

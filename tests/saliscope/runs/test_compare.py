@@ -17,13 +17,20 @@ from pyarrow import parquet as pq
 from explainers import rank_correlation
 from saliscope.errors import Refused
 from saliscope.runs.compare import compare as write
-from saliscope.runs.compare.agreement import Frame, align, common_boxes, compare_maps, top_overlap
 from saliscope.runs.compare.comparing import Comparison
-from saliscope.runs.compare.pairing import pair as pair_rows
-from saliscope.runs.compare.statistics import Distribution, mcnemar, paired_difference
-from saliscope.runs.finished.finished_run import FinishedRun
-from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
+from saliscope.runs.compare.comparing import pair as pair_rows
+from saliscope.runs.compare.statistics import (
+    Distribution,
+    Frame,
+    align,
+    common_boxes,
+    compare_maps,
+    mcnemar,
+    paired_difference,
+    top_overlap,
+)
+from saliscope.runs.finished_run import FinishedRun
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.zoo.model import Preparation
 from tests.saliscope.runs.test_dataset_report import assert_self_contained, page_text, row
 from tests.support.stored_runs import store_rows

@@ -19,7 +19,7 @@ import explainers
 from saliscope import __version__
 from saliscope.cli import commands
 from saliscope.cli.progress import LOG
-from saliscope.runs.finished.evaluation import FILE
+from saliscope.runs.finished_run import FILE
 from saliscope.runs.rows import map_of
 from saliscope.runs.shards import open_run
 from saliscope.zoo import load_model

@@ -20,7 +20,7 @@ import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 
-from saliscope.cli.stopping import StopOnTerminate, Terminated
+from saliscope.cli.progress import StopOnTerminate, Terminated
 from saliscope.errors import Refused
 from saliscope.runs import items, stores
 from saliscope.runs.shards import open_run

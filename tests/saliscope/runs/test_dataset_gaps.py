@@ -14,11 +14,10 @@ from torch import nn
 from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import report, run
-from saliscope.runs.finished.evaluation import evaluate
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun, evaluate
 from saliscope.runs.items import read
-from saliscope.runs.report.links import Links
-from saliscope.runs.run_data import RunData
+from saliscope.runs.report.images import Links
+from saliscope.runs.rows import RunData
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards import open_run
 from saliscope.runs.sources import list_items

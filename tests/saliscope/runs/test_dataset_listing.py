@@ -14,12 +14,13 @@ import pytest
 
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
+from saliscope.runs import items as partitions
 from saliscope.runs import ray_engine, run, sources
-from saliscope.runs.finished.finished_run import Finder
+from saliscope.runs.finished_run import Finder
 from saliscope.runs.items import Item
 from saliscope.runs.shards import read_manifest
 from saliscope.runs.shards.planning import plan
-from saliscope.runs.sources import list_items, listing, lists, partitions
+from saliscope.runs.sources import list_items, listing, lists
 from saliscope.runs.sources.lists import Repetitions
 from tests.saliscope.runs.test_dataset_ray import pretended, sender
 from tests.saliscope.runs.test_dataset_sources import fill as write

@@ -25,8 +25,7 @@ from saliscope.runs.report.analysis.clusters import spectral
 from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
 from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.content import LIMITS
-from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from tests.support import shapes

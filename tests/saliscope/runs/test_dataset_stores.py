@@ -27,7 +27,7 @@ from torch import nn
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import run, stores
-from saliscope.runs.finished.evaluation import FILE
+from saliscope.runs.finished_run import FILE
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import locks, open_run, read_manifest
 from saliscope.runs.stores import WORK

@@ -14,10 +14,8 @@ from pyarrow import parquet as pq
 from benchmarks.data_sets import decode
 from saliscope.errors import Refused
 from saliscope.runs import run
-from saliscope.runs.export import export
-from saliscope.runs.export.coco import run_lengths
-from saliscope.runs.export.record import heatmap, place
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.export import export, heatmap, place, run_lengths
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo.model import Preparation

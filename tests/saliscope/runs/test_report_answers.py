@@ -22,8 +22,7 @@ from saliscope.runs.report.analysis.label_errors import LEAST, find_label_errors
 from saliscope.runs.report.answers import Answer
 from saliscope.runs.report.content import analyze
 from saliscope.runs.report.context import Report
-from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_compare import finished
 from tests.saliscope.runs.test_dataset_report import TOY, page_of, page_text, row
@@ -58,7 +57,7 @@ def made_run(
 
 
 def answers(data: RunData, given: Report | None = None) -> list[Answer]:
-    return analyze(data, given or Report(read=lambda path: None)).answers.all
+    return analyze(data, given or Report(read=lambda path: None)).all
 
 
 def faults(data: RunData, given: Report | None = None) -> list[Answer]:

@@ -15,16 +15,14 @@ from pyarrow import parquet as pq
 from benchmarks.data_sets.synthetic import write_run
 from saliscope.errors import Refused
 from saliscope.runs.report import metadata
-from saliscope.runs.report.analysis import clusters, map_pass
-from saliscope.runs.report.analysis.calibration import calibrate
+from saliscope.runs.report.analysis import clusters
+from saliscope.runs.report.analysis import maps as map_pass
+from saliscope.runs.report.analysis.clusters import project
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.embedding import project
-from saliscope.runs.report.analysis.hierarchy import by_ancestor, median_size, tree
 from saliscope.runs.report.analysis.label_errors import find_label_errors
 from saliscope.runs.report.analysis.slices import divide, find_slices, lower
-from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.rows import SCHEMA
-from saliscope.runs.run_data import RunData
+from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size, tree
+from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
 from tests.saliscope.runs.test_dataset_report import data_of, page_of, page_text, row, small_run

@@ -15,8 +15,7 @@ from saliscope.compute.answers import LoadedModel
 from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import run
-from saliscope.runs.finished.evaluation import evaluate
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun, evaluate
 from saliscope.runs.ray_engine.stages import Workers
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run

@@ -1,10 +1,11 @@
-"""Clusters of the maps within a class: Spectral Relevance Analysis.
+"""What images have in common: clusters of the maps within a class, and features of the images in two dimensions.
 
-Source   Lapuschkin et al. 2019, doi:10.1038/s41467-019-08987-4
+Spectral Relevance Analysis: the maps of a class are pooled to a small grid and normalized. A graph connects each map to
+its nearest neighbors. The largest gap between eigenvalues of its normalized Laplacian determines the number of
+clusters, which are then found by spectral clustering. The pooled features are shown by t-SNE.
 
-The maps of a class are pooled to a small grid and normalized. A graph connects each map to its nearest neighbors. The
-largest gap between eigenvalues of its normalized Laplacian determines the number of clusters, which are then found by
-spectral clustering.
+Source   Lapuschkin et al. 2019, doi:10.1038/s41467-019-08987-4; van der Maaten and Hinton 2008, "Visualizing Data using
+         t-SNE", JMLR 9
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
 
-from saliscope.runs.report.analysis.maps import Maps, pool, shares
+import explainers
+from saliscope.runs.report.analysis.maps import LEAST, MOST_OF_CLASS, Maps, pool, shares
 from saliscope.runs.rows import Floats, Integers
+from saliscope.zoo import Model
 
 GRID = 8
 """Maximum number of cells per side."""
-LEAST = 10
-"""Minimum number of maps of a class for clustering."""
-MOST = 600
-"""Maximum number of maps of a class that are clustered, evenly sampled; the eigenvalues of more maps take minutes."""
 MOST_CLASSES = 200
 """Maximum number of classes whose maps are clustered: those with the most maps."""
 NEIGHBORS = (5, 10)
@@ -59,8 +61,8 @@ def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
         total = len(members)
         if total < LEAST:
             continue
-        if total > MOST:
-            members = members[np.linspace(0, total - 1, MOST).round().astype(int)]
+        if total > MOST_OF_CLASS:  # the eigenvalues of more maps take minutes
+            members = members[np.linspace(0, total - 1, MOST_OF_CLASS).round().astype(int)]
         labels = spectral(np.sqrt(grid[members]).reshape(len(members), -1))
         parts = [members[labels == k] for k in range(labels.max() + 1)]
         for part in sorted(parts, key=len, reverse=True):
@@ -87,3 +89,73 @@ def spectral(points: Floats) -> Integers:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Graph is not fully connected")  # separate groups are expected
         return np.asarray(method.fit_predict(affinity), dtype=np.int64)
+
+
+FEWEST = 20
+"""Minimum number of images."""
+PERPLEXITY = 30
+DIMENSIONS = 50
+"""Dimensions after a PCA, before t-SNE."""
+BATCH = 4
+"""Images per forward pass; 16 of 224 pixels need 400 MB more memory."""
+
+
+class Features:
+    """Collects the pooled features of images: the activations of the model's default layer, averaged over positions.
+
+    `failed` is whether the model has no layer with positions.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.failed = model, False
+        self.keys: list[int] = []
+        self._values: list[NDArray[np.float64]] = []
+        self._waiting: list[tuple[int, Image.Image]] = []
+
+    def add(self, key: int, image: Image.Image) -> None:
+        """Add an image."""
+        self._waiting.append((key, image))
+        if len(self._waiting) == BATCH:
+            self._compute()
+
+    def places(self) -> list[list[float]]:
+        """Return the key and the position of each image; empty if `project` returns None."""
+        self._compute()
+        found = project(np.concatenate(self._values)) if self._values else None
+        places = [] if found is None else zip(self.keys, found.tolist(), strict=True)
+        return [[key, round(x, 4), round(y, 4)] for key, (x, y) in places]
+
+    def _compute(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self.failed or not waiting:
+            return
+        device = next((tensor.device for tensor in self.model.network.parameters()), torch.device("cpu"))
+        inputs = torch.cat([self.model.prepare(image) for _, image in waiting]).to(device)
+        try:
+            maps = explainers.feature_maps(self.model.network, inputs)
+        except explainers.ExplainerError:
+            self.failed = True
+            return
+        self.keys += [key for key, _ in waiting]
+        self._values.append(maps.float().mean(dim=(2, 3)).cpu().numpy().astype(np.float64))
+
+
+def project(features: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64] | None:
+    """Return positions `[n, 2]` between 0 and 1 of features `[n, d]`, or None for too few images, or equal ones."""
+    from sklearn.decomposition import PCA  # scikit-learn takes seconds to start
+    from sklearn.manifold import TSNE  # as above
+
+    if len(features) < FEWEST or not np.isfinite(features).all():
+        return None
+    scaled = features - features.mean(0)
+    size = float(np.sqrt((scaled**2).sum(1).mean()))
+    if size == 0:
+        return None
+    scaled = scaled / size
+    if min(scaled.shape) > DIMENSIONS:
+        scaled = PCA(DIMENSIONS, random_state=seed).fit_transform(scaled)
+    perplexity = min(PERPLEXITY, (len(scaled) - 1) / 3)
+    method = TSNE(2, perplexity=perplexity, init="pca" if scaled.shape[1] > 1 else "random", random_state=seed)
+    places = np.asarray(method.fit_transform(scaled), dtype=np.float64)
+    low, high = places.min(0), places.max(0)
+    return (places - low) / np.where(high > low, high - low, 1.0)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from saliscope.runs.rows import SCHEMA, Integers
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import SCHEMA, Integers, RunData
 
 NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")
@@ -32,6 +31,10 @@ class Names:
         encoded = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         self.codes: Integers = as_array(encoded.indices, -1)
         self.values: list[str] = encoded.dictionary.to_pylist()
+
+    def are(self, value: str) -> NDArray[np.bool_]:
+        """Return which rows `[n]` have this name."""
+        return np.asarray(self.codes == (self.values.index(value) if value in self.values else -2))
 
     def __getitem__(self, row: int) -> str | None:
         code = self.codes[row]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.run_data import RunData
+from saliscope.runs.rows import RunData
 
 NEAR = 1e-6
 """As in cleanlab: a probability that is lower than the threshold by less counts."""
@@ -65,23 +65,19 @@ class RandomLabels:
     p: float
 
 
-def thresholds(columns: Columns, classes: int) -> NDArray[np.float64]:
-    """Return the mean probability `[k]` of each class over the images with that label; infinite for few images."""
-    index, p = columns.label_index, columns.label_probability.astype(np.float64)
-    known = (index >= 0) & (index < classes) & np.isfinite(p)
-    counts = np.bincount(index[known], minlength=classes)
-    sums = np.bincount(index[known], weights=p[known], minlength=classes)
-    means = np.divide(sums, counts, out=np.full(classes, np.inf), where=counts >= LEAST)
-    return np.maximum(means, LOWEST)
-
-
 def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     """Return the possible label errors of a run, or None if it has no labels or no probabilities."""
     known = (columns.label_index >= 0) & np.isfinite(columns.label_probability)
     if not known.any():
         return None
-    classes = 1 + int(max(columns.label_index.max(), columns.prediction_index.max()))
-    limits = thresholds(columns, classes)
+    labels, classes = (
+        columns.label_index[known],
+        1 + int(max(columns.label_index.max(), columns.prediction_index.max())),
+    )
+    counts = np.bincount(labels, minlength=classes)
+    sums = np.bincount(labels, weights=columns.label_probability[known], minlength=classes)
+    # The mean probability of each class over the images with that label; infinite for few images.
+    limits = np.maximum(np.divide(sums, counts, out=np.full(classes, np.inf), where=counts >= LEAST), LOWEST)
     issue = np.zeros(len(columns), dtype=bool)
     possible = np.zeros(len(columns), dtype=bool)
     chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // SAMPLE)]
@@ -104,14 +100,17 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
         rank = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         here &= rank < 5
         top[place[here], rank[here]] = np.nan_to_num(p[here])
-        possible[part] = _may_exceed(limits, p, row - start, len(table))
+        # A class that is not listed has at most the lowest listed probability, and at most what the listed ones leave.
+        lowest = np.full(len(table), np.inf)
+        np.fmin.at(lowest, row - start, p)
+        rest = 1 - np.bincount(row - start, weights=np.nan_to_num(p), minlength=len(table))
+        possible[part] = np.minimum(lowest, np.maximum(rest, 0)) >= limits.min() - NEAR
     wrong = known & (columns.prediction_index != columns.label_index)
     found = np.flatnonzero(issue & wrong)
     order = np.argsort(columns.label_probability[found], kind="stable")
     averages = np.isfinite(limits)
-    labels = columns.label_index[known]
     tested = averages.sum() - averages[labels] > 0
-    sizes = sorted(np.bincount(labels)[np.unique(labels)].tolist(), reverse=True)
+    sizes = sorted(counts[counts > 0].tolist(), reverse=True)
     unknown = int((possible & wrong & ~issue).sum())
     return LabelErrors(found[order], len(labels), unknown, int(tested.sum()), int(averages.sum()), sizes, chosen, top)
 
@@ -153,17 +152,3 @@ def estimate_random(
         float(inside[-1]),
         float(chi2.sf(2 * (profile[best] - natural), 1) / 2) if wrong[best] > NATURAL else 1.0,
     )
-
-
-def _may_exceed(
-    limits: NDArray[np.float64], p: NDArray[np.float64], row: NDArray[np.int64], rows: int
-) -> NDArray[np.bool_]:
-    """Return for which rows `[n]` a class that is not among the listed ones may reach its threshold.
-
-    Such a class has at most the lowest listed probability, and at most what the listed ones leave.
-    """
-    lowest = np.full(rows, np.inf)
-    np.fmin.at(lowest, row, p)
-    rest = 1 - np.bincount(row, weights=np.nan_to_num(p), minlength=rows)
-    most = np.minimum(lowest, np.maximum(rest, 0))
-    return np.asarray(most >= limits.min() - NEAR)

@@ -8,16 +8,18 @@ normalized to a sum of 1. Positions are fractions of the region that the network
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.runs.rows import Floats, Integers, maps_of
+from saliscope.runs.report.analysis.columns import Columns
+from saliscope.runs.rows import Booleans, Floats, Integers, RunData, maps_of
 
 MOST = 56
 """Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
@@ -25,6 +27,13 @@ CELLS = 2**22
 """Cells of maps that are converted at once."""
 BORDER = 0.1
 """The outer part of each side that belongs to the border; a uniform map has 36% of its relevance there."""
+LEAST, MOST_OF_CLASS = 10, 600
+"""Minimum number of maps of a class for clustering, and the maximum number of those that are clustered."""
+SAMPLE, SAMPLED_CELLS = 20_000, 2**23
+"""Maximum number of maps in the sample, and of their cells in total: 67 MB."""
+MAPS = ["map", "map_scale", "map_height", "map_width"]
+ROWS = 1024
+"""Rows that are read at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,3 +145,110 @@ def pack(values: Floats) -> dict[str, Any]:
     largest = float(np.abs(values).max()) or 1.0
     steps = np.round(values / largest * 127).astype(np.int8)
     return {"h": values.shape[0], "w": values.shape[1], "m": largest, "b": base64.b64encode(steps.tobytes()).decode()}
+
+
+# All maps of a run, which are read once: means by class, shares of relevance by region, and a sample for the clusters.
+
+
+@dataclass(eq=False)
+class Region:
+    """A region of the images: the share of the relevance `[n]` in it for each row, NaN for a row without relevance."""
+
+    shares: Floats
+    covered: float = 0.0
+    """The sum of its coverages of the cells of all maps."""
+    cells: int = 0
+
+    @property
+    def even(self) -> float:
+        """The share that a uniform map has there."""
+        return self.covered / self.cells if self.cells else float("nan")
+
+    @property
+    def known(self) -> Floats:
+        """The shares of the rows that have one."""
+        return self.shares[np.isfinite(self.shares)]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean share, or None if there is none."""
+        return float(self.known.mean(dtype=np.float64)) if len(self.known) else None
+
+
+@dataclass(eq=False)
+class MapPass:
+    """What a report needs from all maps. `means` `[k, h, w]` are mean maps by class, `counts` `[k]` their numbers."""
+
+    sample: Maps
+    sampled: bool
+    """Whether the sample does not have all maps."""
+    regions: dict[str, Region]
+    means: Floats
+    counts: Integers
+
+
+Coverage = Union["Floats", Callable[["Integers"], "Floats"]]
+"""The coverage of the cells by a region `[h, w]`, or that of some rows `[m, h, w]` with NaN for a missing region."""
+
+
+def grid_size(columns: Columns) -> tuple[int, int]:
+    """Return height and width of the grid of a report: those of the first map, at most 56."""
+    return min(MOST, columns.map_size[0]), min(MOST, columns.map_size[1])
+
+
+def read_all(
+    data: RunData, columns: Columns, groups: NDArray[np.int32], by_size: bool, regions: Mapping[str, Coverage]
+) -> MapPass:
+    """Read every map; `groups` `[n]` are the codes of the classes whose maps are averaged, -1 for none."""
+    size = grid_size(columns)
+    chosen = choose_sample(columns, size)
+    found = {name: Region(np.full(len(columns), np.nan, dtype=np.float32)) for name in regions}
+    means = np.zeros((1 + int(groups.max(initial=-1)), *size))
+    counts = np.zeros(len(means), dtype=np.int64)
+    kept = [Maps(np.zeros(0, dtype=np.int64), np.zeros((0, *size)), np.zeros((0, *size)))]
+    for start, table in data.batches(MAPS, ROWS):
+        maps = read_maps(table, by_size=by_size, size=size)
+        rows = maps.rows + start
+        for name, cover in regions.items() if len(rows) else ():
+            region = cover(rows) if callable(cover) else cover
+            times = len(rows) if region.ndim == 2 else 1  # the maps that it is for
+            found[name].shares[rows] = maps.share(region)
+            found[name].covered += times * float(np.nansum(region))
+            found[name].cells += times * int(np.isfinite(region).sum())
+        order = np.argsort(groups[rows], kind="stable")
+        order = order[groups[rows][order] >= 0]
+        codes, starts, numbers = np.unique(groups[rows][order], return_index=True, return_counts=True)
+        if len(codes):
+            means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)
+            counts[codes] += numbers
+        inside = chosen[rows]
+        kept.append(Maps(rows[inside], maps.values[inside], maps.relevance[inside]))
+    means /= np.maximum(counts, 1)[:, None, None]
+    parts = zip(*((each.rows, each.values, each.relevance) for each in kept), strict=True)
+    return MapPass(Maps(*map(np.concatenate, parts)), bool((columns.has_map & ~chosen).any()), found, means, counts)
+
+
+def choose_sample(columns: Columns, size: tuple[int, int]) -> Booleans:
+    """Return which rows are in the sample `[n]`: all, or the same number of each explained class, evenly spaced."""
+    most = min(SAMPLE, SAMPLED_CELLS // (size[0] * size[1]))
+    chosen = columns.has_map.copy()
+    if chosen.sum() <= most:
+        return chosen
+    codes, totals = np.unique(columns.target.codes[chosen], return_counts=True)
+    quota = next((q for q in range(MOST_OF_CLASS, LEAST, -1) if np.minimum(totals, q).sum() <= most), LEAST)
+    for code, total in zip(codes, totals, strict=True):
+        if total > quota:
+            rows = np.flatnonzero(columns.has_map & (columns.target.codes == code))
+            chosen[rows] = False
+            chosen[rows[np.linspace(0, total - 1, quota).round().astype(int)]] = True
+    return chosen
+
+
+def displayed(data: RunData, rows: Integers, by_size: bool, size: tuple[int, int]) -> dict[int, Floats]:
+    """Return the maps `[h, w]` of some rows, by row."""
+    found: dict[int, Floats] = {}
+    for start in range(0, len(rows), ROWS):
+        part = rows[start : start + ROWS]
+        maps = read_maps(data.take(part, MAPS), by_size=by_size, size=size)
+        found |= {int(part[k]): values for k, values in zip(maps.rows, maps.values, strict=True)}
+    return found

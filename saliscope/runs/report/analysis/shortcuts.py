@@ -109,9 +109,7 @@ def describe(box: Box) -> str:
     return f"{y or x} edge" if x or y else "center"
 
 
-def find_candidates(
-    maps: Maps, clusters: list[Cluster], classes: list[str], crop: Crop | None = None
-) -> list[Candidate]:
+def find_candidates(maps: Maps, clusters: list[Cluster], classes: list[str], crop: Crop) -> list[Candidate]:
     """Return areas that may be shortcuts, at most one per class; comparing the images decides (`is_shortcut`)."""
     grid = pool_maps(maps)
     usable = np.asarray(np.isfinite(grid).all((1, 2)))
@@ -158,12 +156,8 @@ def _find_candidate(sums: Floats, boxes: list[Box], clusters: list[Cluster], oth
     return max(found, key=lambda each: len(each.members) * (each.relevance - each.elsewhere), default=None)
 
 
-def _compare_images(
-    candidate: Candidate, inside: Floats, own: Integers, other: Integers, crop: Crop | None
-) -> Candidate:
+def _compare_images(candidate: Candidate, inside: Floats, own: Integers, other: Integers, crop: Crop) -> Candidate:
     """Return the candidate with the pattern that the images have in common, and with all maps that contain it."""
-    if crop is None:
-        return candidate
     _, patches = _patches(_sample(candidate.members), candidate.box, crop)
     _, others = _patches(_sample(other), candidate.box, crop)
     if len(patches) < MANY or len(others) < MANY:
@@ -221,11 +215,8 @@ def _cross_validate(patches: Floats, others: Floats) -> float:
     """Return the smaller fraction of one half of the images that contains the pattern of the other half."""
     halves = patches[::2], patches[1::2]
     patterns = [_find_pattern(half, others) for half in halves]
-    rates = [
-        float(pattern.inside(other).mean()) if pattern else 0.0
-        for pattern, other in zip(patterns, reversed(halves), strict=True)
-    ]
-    return min(rates)
+    pairs = zip(patterns, reversed(halves), strict=True)
+    return min(float(pattern.inside(other).mean()) if pattern else 0.0 for pattern, other in pairs)
 
 
 def _match(patches: Floats, colors: Floats) -> NDArray[np.bool_]:

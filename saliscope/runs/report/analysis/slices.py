@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from explainers import holm
 from saliscope.runs.report.analysis.summary import Rate
+from saliscope.runs.rows import Floats, Integers
 
 LEAST = 30
 """Minimum number of labeled images in a slice, and outside it."""
@@ -41,7 +42,7 @@ class Slice:
     rate: Rate
     rest: Rate
     p: float
-    rows: NDArray[np.int64] = field(repr=False)
+    rows: Integers = field(repr=False)
 
 
 @dataclass
@@ -73,9 +74,7 @@ def folders(paths: pa.ChunkedArray) -> dict[str, pa.Array]:
     return columns
 
 
-def find_slices(
-    metadata: Mapping[str, pa.Array], correct: NDArray[np.int8], labels: NDArray[np.int64] | None = None
-) -> Slices:
+def find_slices(metadata: Mapping[str, pa.Array], correct: NDArray[np.int8], labels: Integers | None = None) -> Slices:
     """Return the slices with a significantly lower accuracy than the other images with the same labels.
 
     `correct` `[n]` is 1, 0, or -1 if unknown, and `labels` `[n]` are codes from 0 (None: one label). The test is
@@ -84,8 +83,7 @@ def find_slices(
 
     Source   Fisher 1922, doi:10.2307/2340521; Holm 1979, Scandinavian Journal of Statistics 6(2)
     """
-    found: list[tuple[str, str, Rate, Rate, NDArray[np.int64]]] = []
-    p_values: list[float] = []
+    found: list[Slice] = []
     skipped = {}
     strata = np.zeros(len(correct), dtype=np.int64) if labels is None else labels
     for name, values in metadata.items():
@@ -93,48 +91,42 @@ def find_slices(
         if isinstance(groups, str):
             skipped[name] = groups
             continue
-        codes, names = groups
-        tests = _test_values(codes, len(names), correct, strata)
+        tests = _test_values(name, *groups, correct, strata)
         if not tests:
             skipped[name] = f"no value has {LEAST} labeled images and as many with the same labels without it"
-        for k, (inside, outside, p) in tests.items():
-            found.append((name, names[k], inside, outside, np.flatnonzero(codes == k)))
-            p_values.append(p)
-    adjusted = holm(p_values) if found else []
-    worst = [
-        Slice(column, value, inside, outside, p, rows)
-        for (column, value, inside, outside, rows), p in zip(found, adjusted, strict=True)
-        if p < LEVEL
-    ]
+        found += tests
+    adjusted = holm([each.p for each in found]) if found else []
+    worst = [replace(each, p=p) for each, p in zip(found, adjusted, strict=True) if p < LEVEL]
     return Slices(sorted(worst, key=lambda each: each.rate.value - each.rest.value), len(found), skipped)
 
 
 def _test_values(
-    codes: NDArray[np.int64], values: int, correct: NDArray[np.int8], labels: NDArray[np.int64]
-) -> dict[int, tuple[Rate, Rate, float]]:
-    """Return the rates inside and outside, and the p-value, of each value with enough images that can be compared."""
+    column: str, codes: Integers, names: list[str], correct: NDArray[np.int8], labels: Integers
+) -> list[Slice]:
+    """Return a slice with its p-value for each value with enough images that can be compared."""
     usable = (correct >= 0) & (codes >= 0) & (labels >= 0)
     size = int(labels.max(initial=0)) + 1
     flat = codes[usable] * size + labels[usable]
     counts, hits = (
-        np.bincount(flat, weights=weights, minlength=values * size).reshape(values, size).astype(np.int64)
+        np.bincount(flat, weights=weights, minlength=len(names) * size).reshape(len(names), size).astype(np.int64)
         for weights in (None, correct[usable])
     )
     totals, right = counts.sum(0), hits.sum(0)
-    tests = {}
-    for k in range(values):
+    found = []
+    for k, name in enumerate(names):
         both = (counts[k] > 0) & (counts[k] < totals)  # labels with images inside and outside
-        n, outside = int(counts[k, both].sum()), int((totals - counts[k])[both].sum())
-        if min(n, outside) >= LEAST:
-            rates = Rate(int(hits[k, both].sum()), n), Rate(int((right - hits[k])[both].sum()), outside)
-            wrong, missed = counts[k] - hits[k], totals - right
-            tests[k] = (*rates, more_mistakes(wrong[both], counts[k, both], missed[both], totals[both]))
-    return tests
+        inside, outside = counts[k, both], (totals - counts[k])[both]
+        if min(inside.sum(), outside.sum()) >= LEAST:
+            rate, rest = (
+                Rate(int(correct.sum()), int(images.sum()))
+                for correct, images in ((hits[k, both], inside), ((right - hits[k])[both], outside))
+            )
+            p = more_mistakes(inside - hits[k, both], inside, (totals - right)[both], totals[both])
+            found.append(Slice(column, name, rate, rest, p, np.flatnonzero(codes == k)))
+    return found
 
 
-def more_mistakes(
-    wrong: NDArray[np.int64], inside: NDArray[np.int64], missed: NDArray[np.int64], total: NDArray[np.int64]
-) -> float:
+def more_mistakes(wrong: Integers, inside: Integers, missed: Integers, total: Integers) -> float:
     """Return the p-value of as many mistakes inside a slice, if the mistakes of each label were anywhere.
 
     Of `total` `[k]` images of each label, of which `missed` are mistakes, `inside` are in the slice, with `wrong`
@@ -163,7 +155,7 @@ def lower(inside: Rate, outside: Rate) -> float:
     return float(hypergeom.cdf(inside.correct, total, hits, inside.count))
 
 
-def divide(values: pa.Array) -> tuple[NDArray[np.int64], list[str]] | str:
+def divide(values: pa.Array) -> tuple[Integers, list[str]] | str:
     """Return the group `[n]` of each value, -1 for a missing one, and the names of the groups, or the reason."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -182,15 +174,11 @@ def divide(values: pa.Array) -> tuple[NDArray[np.int64], list[str]] | str:
     return codes, [str(each) for each in distinct]
 
 
-def _divide_numbers(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]] | str:
+def _divide_numbers(values: Floats) -> tuple[Integers, list[str]] | str:
     """Divide numbers at their quantiles; equal numbers are in the same part."""
     finite = np.isfinite(values)
     limits = np.unique(np.quantile(values[finite], np.arange(1, PARTS) / PARTS))
     codes = np.where(finite, np.searchsorted(limits, values, side="left"), -1)
     edges = [f"{each:.4g}" for each in limits]
-    names = [
-        f"at most {edges[0]}",
-        *(f"{a} to {b}" for a, b in itertools.pairwise(edges)),
-        f"above {edges[-1]}",
-    ]
-    return codes.astype(np.int64), names
+    between = [f"{a} to {b}" for a, b in itertools.pairwise(edges)]
+    return codes.astype(np.int64), [f"at most {edges[0]}", *between, f"above {edges[-1]}"]

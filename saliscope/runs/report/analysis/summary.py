@@ -1,18 +1,29 @@
-"""The statistics in the report: accuracy with its interval, classes, confusions, findings, shares of relevance."""
+"""The statistics in the report: accuracy with its interval, classes, confusions, findings, and calibration.
+
+Calibration is how often predictions with a certain probability are correct; mistakes of a network with the ImageNet
+classes are also counted by their position in the hierarchy of WordNet.
+
+Source   Guo et al. 2017, "On Calibration of Modern Neural Networks", eqs. 3 to 5, arXiv:1706.04599
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.map_pass import MapPass
-from saliscope.runs.rows import Floats
+from saliscope.runs.report.analysis.maps import MapPass
+from saliscope.runs.settings import WNIDS, is_imagenet
 
 TITLES = {
     "non_finite": "Non-finite values",
@@ -106,8 +117,8 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
                 "probability": each["probability_mean"],
                 "confused": confused.get(each["code"]),
                 "shares": {region: each[f"share_{region}_mean"] for region in maps.regions},
-                "maps": maps.counts.get(each["code"], 0),
-                "mean": maps.means.get(each["code"]),
+                "maps": int(maps.counts[each["code"]]),
+                "mean": maps.means[each["code"]] if maps.counts[each["code"]] else None,
             }
         )
     return sorted(rows, key=lambda row: row["name"])
@@ -116,12 +127,6 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
 def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
     """Return the number of images whose label is one of the classes of a group."""
     return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
-
-
-def mean(values: Floats) -> float | None:
-    """Return the mean of the finite values, or None if there are none."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean(dtype=np.float64)) if len(finite) else None
 
 
 @dataclass(frozen=True)
@@ -180,3 +185,145 @@ def finding_rows(columns: Columns) -> list[dict[str, Any]]:
 def title(code: str) -> str:
     """Return the title of a finding."""
     return TITLES.get(code) or code.replace("_", " ").capitalize()
+
+
+BINS = 15
+"""Bins of equal width, as in Guo et al. 2017."""
+ROUNDING = 1e-6
+"""Probabilities are stored as float32, so that 0.2 is slightly above 0.2."""
+SIMULATIONS = 1000
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The predictions with a probability above `low` and at most `high`: mean probability, and rate of correct ones."""
+
+    low: float
+    high: float
+    confidence: float
+    rate: Rate
+
+    @property
+    def range(self) -> str:
+        """The probabilities as text."""
+        return f"{100 * self.low:.1f} to {100 * self.high:.1f}%"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The bins that are not empty, and the expected calibration error (ECE).
+
+    `expected` is the mean ECE of a perfectly calibrated network with these bins, which is above 0 because the number of
+    images is finite, and `p` the share of such networks with at least this ECE, by simulation. `smallest_p` is that of
+    the largest ECE that these images could have.
+    """
+
+    count: int
+    bins: list[Bin]
+    ece: float
+    expected: float
+    p: float
+    smallest_p: float
+
+
+def calibrate(probability: NDArray[np.float64], correct: NDArray[np.int8], bins: int = BINS) -> Calibration | None:
+    """Return the calibration of predictions, or None if none has a probability and a known class.
+
+    `probability` `[n]` is that of the predicted class, NaN if there is none, and `correct` `[n]` 1, 0 or -1 if unknown.
+
+        ECE = Σ_b n_b / n · |accuracy_b − mean probability_b|
+
+    Example
+        >>> round(calibrate(np.array([0.9, 0.9, 0.8]), np.array([1, 0, 1])).ece, 4)
+        0.3333
+    """
+    known = (correct >= 0) & np.isfinite(probability)
+    p, right = probability[known].astype(np.float64), correct[known].astype(np.float64)
+    if not len(p):
+        return None
+    numbers = np.clip(np.ceil(p * bins - ROUNDING).astype(int) - 1, 0, bins - 1)
+    counts = np.bincount(numbers, minlength=bins)
+    sums, hits = (np.bincount(numbers, weights=each, minlength=bins) for each in (p, right))
+    used = np.flatnonzero(counts)
+    n, confidence = counts[used], sums[used] / counts[used]
+    ece = float((n / len(p)) @ np.abs(hits[used] / n - confidence))
+    drawn = np.random.default_rng(0).binomial(n, np.clip(confidence, 0, 1), size=(SIMULATIONS, len(n)))
+    simulated = np.abs(drawn / n - confidence) @ (n / len(p))
+    listed = [
+        Bin(int(k) / bins, (int(k) + 1) / bins, float(c), Rate(int(hits[k]), int(counts[k])))
+        for k, c in zip(used, confidence, strict=True)
+    ]
+    largest = float((n / len(p)) @ np.maximum(confidence, 1 - confidence))
+    p_values = [float((simulated >= each - ROUNDING).mean()) for each in (ece, largest)]
+    return Calibration(len(p), listed, ece, float(simulated.mean()), *p_values)
+
+
+FILE = Path(__file__).parents[2] / "imagenet_hierarchy.tsv"
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """The mistakes whose label and prediction have this closest common ancestor, of which `classes` are classes."""
+
+    name: str
+    classes: int
+    count: int
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The nodes of each class, from itself to the root, and the names and numbers of classes of the nodes."""
+
+    above: list[list[str]]
+    names: dict[str, str]
+    sizes: Counter[str]
+
+    def common(self, a: int, b: int) -> str:
+        """Return the closest common ancestor of two classes."""
+        others = self.above[b]
+        return next(node for node in self.above[a] if node in others)
+
+
+@functools.cache
+def tree() -> Tree:
+    """Return the hierarchy of the ImageNet classes."""
+    lines = [line.split("\t") for line in FILE.read_text("utf-8").splitlines() if not line.startswith("#")]
+    parents = {node: parent for node, parent, _ in lines}
+    above = []
+    for wnid in WNIDS.read_text("ascii").split():
+        above.append([wnid])
+        while parent := parents.get(above[-1][-1]):
+            above[-1].append(parent)
+    return Tree(above, {node: name for node, _, name in lines}, Counter(itertools.chain(*above)))
+
+
+def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | None:
+    """Return the closest common ancestors of labels and wrong predictions, the most frequent first.
+
+    Returns  None for a network without the ImageNet classes
+    """
+    if not is_imagenet(classes):
+        return None
+    wrong = columns.wrong & (columns.label_index >= 0)
+    pairs = columns.label_index[wrong].astype(np.int64) * len(classes) + columns.prediction_index[wrong]
+    values, counts = np.unique(pairs, return_counts=True)
+    images: Counter[str] = Counter()
+    different: Counter[str] = Counter()
+    for pair, count in zip(values.tolist(), counts.tolist(), strict=True):
+        node = tree().common(*divmod(pair, len(classes)))
+        images[node] += count
+        different[node] += 1
+    return [
+        Ancestor(tree().names[node], tree().sizes[node], count, different[node]) for node, count in images.most_common()
+    ]
+
+
+def median_size(found: Sequence[Ancestor]) -> int:
+    """Return the number of classes of the smallest groups that together have half of the mistakes."""
+    total, seen = sum(each.count for each in found), 0
+    for each in sorted(found, key=lambda one: one.classes):
+        seen += each.count
+        if 2 * seen >= total:
+            return each.classes
+    return 0

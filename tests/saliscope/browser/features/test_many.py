@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from saliscope import limits
-from saliscope.runs.report.links import Links
+from saliscope.runs.report.images import Links
 from saliscope.runs.shards import open_run
 from tests.saliscope.browser.conftest import ROOT, Visit, expect, served
 
