@@ -28,6 +28,7 @@ from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import run, stores
 from saliscope.runs.finished.evaluation import FILE
+from saliscope.runs.items import Item, read
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import locks, open_run, read_manifest
 from saliscope.runs.stores import WORK
@@ -346,6 +347,8 @@ def test_images_and_tars_on_s3(server, source, model, expected, tmp_path):
 
     store = fsspec.filesystem("s3")
     store.put(source, "bucket/images", recursive=True)
+    store.pipe("bucket/empty.png", b"")  # a part of an empty file cannot be requested
+    assert read(Item("empty.png", None, "s3://bucket/empty.png")) == b""
     with tarfile.open(tmp_path / "images.tar", "w") as tar:
         tar.add(source, arcname=".")
     store.put_file(str(tmp_path / "images.tar"), "bucket/images.tar")
