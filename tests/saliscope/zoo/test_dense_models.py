@@ -28,20 +28,6 @@ def random_image(width: int, height: int) -> Image.Image:
     return torchvision.transforms.functional.to_pil_image(values)
 
 
-def test_segmentation_networks_and_detectors_are_listed_after_the_classifiers() -> None:
-    found = zoo.list_models()
-    tasks = [info.task for info in found]
-    names = {task: {info.name for info in found if info.task == task} for task in set(tasks)}
-
-    assert tasks == sorted(tasks, key=["classification", "segmentation", "detection"].index)
-    assert names["segmentation"] == set(SEGMENTATION) and len(SEGMENTATION) >= 6
-    assert names["detection"] == {name for name in DETECTION if "keypoint" not in name} and len(DETECTION) >= 12
-    (small,) = (info for info in found if info.name == "lraspp_mobilenet_v3_large")
-    assert (small.classes, small.side, small.accuracy, small.measure) == (21, 520, 57.9, "mIoU")
-    titles = {info.name: info.title for info in found if info.task != "classification"}
-    assert len(set(titles.values())) == len(titles) and not titles.keys() & set(titles.values())
-
-
 def test_segmentation_preprocessing_matches_the_weights_transforms() -> None:
     preparation = preparation_of("lraspp_mobilenet_v3_large")
     transform = get_model_weights("lraspp_mobilenet_v3_large").DEFAULT.transforms()

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 import explainers
 from saliscope import zoo
 from saliscope.compute import messages, model_cache
 from saliscope.zoo import ModelInfo, ModelUnavailable, catalog
-from tests.saliscope.zoo.test_models_hf import assert_weights
 from tests.support.catalog import isolate_catalog
 
 TINY = """
@@ -26,9 +24,7 @@ def build():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
 """
 DESCRIBED = (
-    TINY.replace("def build():", "def build(pretrained=True, classes=3):").replace(
-        "nn.Linear(8, 3)", "nn.Linear(8, classes)"
-    )
+    TINY
     + """
 
 TITLE = "Tiny network"
@@ -66,16 +62,6 @@ def test_class_names_are_checked_or_completed(folder: Path) -> None:
     assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
     with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
         zoo.load_offered("few")
-
-
-def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
-    (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
-    network = zoo.load_model("tiny_net").network
-    network[4] = torch.nn.Linear(8, 2)
-    torch.save(network.state_dict(), folder / "w.pt")
-    model = zoo.load_model("tiny_net", weights=folder / "w.pt", labels=["a", "b"])
-    assert model.labels == ["a", "b"] and model.size == (32, 32)
-    assert_weights(model, network.state_dict())
 
 
 def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> None:
