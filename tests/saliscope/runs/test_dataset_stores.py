@@ -314,16 +314,6 @@ def stop_after(count: int) -> Callable[..., None]:
     return report
 
 
-def test_a_shard_whose_commit_and_batches_are_lost_is_computed_again(source, model, expected, tmp_path):
-    """As after a power failure. Its rows alone do not tell which images it was about."""
-    with pytest.raises(Killed):
-        explain(source, tmp_path, model, stop_after(32))
-    (tmp_path / "work" / "commits" / "00000.json").unlink()
-
-    assert explain(source, tmp_path, model).new == COUNT - 16
-    assert rows(tmp_path) == rows(expected) and manifest(tmp_path) == manifest(expected)
-
-
 @pytest.mark.parametrize("where", ["memory", "local"])
 def test_truncated_files_are_written_again(where, source, model, expected, tmp_path):
     """As after a crash or a power failure: a batch, a commit or its shard, and a shard without a commit."""

@@ -220,18 +220,6 @@ def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
         runs.explain(images, tmp_path / "no", model=training)
 
 
-def test_wrong_settings_are_refused(images, tmp_path):
-    for words, options in (
-        ("Unknown engine 'spark'", {"engine": "spark"}),
-        ("needs the engine ray", {"gpus": 1}),
-        ("Invalid batch_size 0", {"batch_size": 0}),
-    ):
-        with pytest.raises(Refused, match=words) as error:
-            runs.explain(images, tmp_path / "run", **options)
-        assert "--" not in str(error.value), "the name in Python, not a flag"
-    assert not list(tmp_path.iterdir())
-
-
 def test_notebooks_show_a_run(images, model, tmp_path):
     """The table, escaped names, an overlay of each shown image, and a PNG file for hosts that show no HTML."""
     folder = shutil.copytree(images, tmp_path / "images")

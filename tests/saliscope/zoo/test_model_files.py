@@ -23,19 +23,15 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
 """
-DESCRIBED = (
-    TINY
-    + """
-
+DESCRIBED = f"""{TINY}
 TITLE = "Tiny network"
 WEIGHTS = "random"
 CLASSES = 3
-PREPROCESSING = {"size": 32, "resize": 40, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+PREPROCESSING = dict(size=32, resize=40, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 def labels():
     return ["fox", "owl", "elk"]
 """
-)
 
 
 @pytest.fixture
@@ -49,19 +45,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def find(name: str) -> ModelInfo:
     (info,) = [info for info in zoo.list_models() if info.name == name]
     return info
-
-
-def test_class_names_are_checked_or_completed(folder: Path) -> None:
-    """A visitor of the page could load a network with fewer names than classes, and got an internal error."""
-    settings = 'PREPROCESSING = {"size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}\n'
-    (folder / "unnamed.py").write_text(TINY + settings, encoding="utf-8")
-    (folder / "few.py").write_text(TINY + settings + "def labels():\n    return ['fox', 'owl']\n", encoding="utf-8")
-
-    model = zoo.load_offered("unnamed")
-
-    assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
-    with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
-        zoo.load_offered("few")
 
 
 def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> None:
