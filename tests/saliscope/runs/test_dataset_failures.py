@@ -55,6 +55,24 @@ class Flaky(MemoryFileSystem):
         return (EXAMPLES / "dog.jpg").read_bytes()
 
 
+class Versioned(MemoryFileSystem):
+    """A store as in s3fs: the second parameter is a version, and a part of an empty file cannot be requested."""
+
+    protocol = "versioned"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("versioned://", "memory://")))
+
+    def cat_file(self, path: str, version: Any = None, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        assert version is None
+        content = bytes(super().cat_file(path, start, end))
+        if start is not None and not content:
+            raise OSError("The requested range is not satisfiable")
+        return content
+
+
+register_implementation("versioned", Versioned, clobber=True)
 register_implementation("denied", Denied, clobber=True)
 register_implementation("flaky", Flaky, clobber=True)
 
@@ -81,7 +99,7 @@ def test_image_of_a_store_is_requested_three_times(monkeypatch):
     assert Flaky.failures == 0
 
 
-@pytest.mark.parametrize("place", ["local", "memory"])
+@pytest.mark.parametrize("place", ["local", "memory", "versioned"])
 def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
     """Neither whole files nor members of tars. An empty file stays an empty file."""
     monkeypatch.setattr(items, "MOST_BYTES", 5_000_000)

@@ -28,7 +28,6 @@ from saliscope.errors import Refused
 from saliscope.images.uploads import open_image
 from saliscope.runs import run, stores
 from saliscope.runs.finished.evaluation import FILE
-from saliscope.runs.items import Item, read
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import locks, open_run, read_manifest
 from saliscope.runs.stores import WORK
@@ -327,23 +326,3 @@ def test_truncated_files_are_written_again(where, source, model, expected, tmp_p
         target.write(name, (target.read(name) or b"1234")[: 0 if where == "local" else -3])
     assert explain(source, out, model).new == COUNT - 4
     assert rows(out) == rows(expected)
-
-
-def test_images_and_tars_on_s3(server, source, model, expected, tmp_path):
-    """Oracle: the local run. The tar has the same images with other paths."""
-    import tarfile
-
-    import fsspec
-
-    store = fsspec.filesystem("s3")
-    store.put(source, "bucket/images", recursive=True)
-    store.pipe("bucket/empty.png", b"")  # a part of an empty file cannot be requested
-    assert read(Item("empty.png", None, "s3://bucket/empty.png")) == b""
-    with tarfile.open(tmp_path / "images.tar", "w") as tar:
-        tar.add(source, arcname=".")
-    store.put_file(str(tmp_path / "images.tar"), "bucket/images.tar")
-    local = [(row["sha256"], row["map"], bool(row["error"])) for row in rows(expected)]
-    for name in ("images", "images.tar"):
-        explain(f"s3://bucket/{name}", tmp_path / name.replace(".", "-"), model)
-        found = rows(tmp_path / name.replace(".", "-"))
-        assert [(row["sha256"], row["map"], bool(row["error"])) for row in found] == local
