@@ -24,9 +24,9 @@ from saliscope.runs import items, stores
 from saliscope.runs.shards import open_run
 from saliscope.runs.sources import list_items
 from tests.saliscope.runs.test_dataset_cli import command
-from tests.saliscope.runs.test_dataset_stores import expected, explain, few, model, rows, source
+from tests.saliscope.runs.test_dataset_stores import expected, explain, model, rows, source
 
-__all__ = ["command", "expected", "few", "model", "source"]  # fixtures
+__all__ = ["command", "expected", "model", "source"]  # fixtures
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "assets" / "examples"
 

@@ -30,12 +30,11 @@ from tests.saliscope.runs.test_dataset_stores import (
     model,
     prepare,
     rows,
-    server,
     source,
     stop_after,
 )  # fmt: skip
 
-__all__ = ["expected", "model", "server", "source"]  # fixtures
+__all__ = ["expected", "model", "source"]  # fixtures
 needs_ray = pytest.mark.skipif(not importlib.util.find_spec("ray"), reason="needs the extra ray")
 Change = Callable[[list[Any]], list[Any]]
 

@@ -200,3 +200,17 @@ def test_a_large_run_is_sampled(tmp_path, monkeypatch):
     part = page_text(page_of(open_run(tmp_path), tmp_path))
     assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
     assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
+
+
+def test_means_and_shares_are_those_of_all_maps(tmp_path):
+    """Oracle: numpy over the whole table."""
+    write_run(tmp_path, 300, shard=128)
+    data = open_run(tmp_path)
+    columns = Columns(data)
+    found = map_pass.read_all(data, columns, columns.label.codes, False, {"half": lambda rows: np.eye(7)})
+    maps = np.stack([np.frombuffer(each, "<f2").reshape(7, 7) for each in data.table["map"].to_pylist()]).astype(float)
+    share = (maps * np.eye(7)).sum((1, 2)) / maps.sum((1, 2))
+    np.testing.assert_allclose(found.regions["half"].shares, share, rtol=1e-5)
+    assert found.regions["half"].even == pytest.approx(1 / 7) and not found.sampled
+    code = int(columns.label.codes[0])
+    np.testing.assert_allclose(found.means[code], maps[columns.label.codes == code].mean(0))

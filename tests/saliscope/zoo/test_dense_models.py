@@ -16,7 +16,6 @@ from saliscope.zoo.sources.torchvision_networks import preparation_of
 from tests.saliscope.zoo.test_models import any_checksum, cache_random_weights, checkpoints
 
 SEGMENTATION = torchvision.models.list_models(module=torchvision.models.segmentation)
-DETECTION = torchvision.models.list_models(module=torchvision.models.detection)
 
 
 pytestmark = pytest.mark.usefixtures("any_checksum", "checkpoints")

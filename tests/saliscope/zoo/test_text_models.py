@@ -16,11 +16,10 @@ from torch import nn
 
 import explainers
 from saliscope import example, zoo
-from saliscope.zoo import Model, ModelUnavailable, Preparation, load_model, text
+from saliscope.zoo import Model, ModelUnavailable, load_model, text
 from tests.support import two_encoders
 from tests.support.two_encoders import TwoEncoders, save_hugging_face, tokenize
 
-PLAIN = Preparation(32, 32, (0.5,) * 3, (0.5,) * 3)
 IMAGES = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
