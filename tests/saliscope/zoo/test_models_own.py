@@ -162,10 +162,9 @@ def test_errors_are_reported() -> None:
         assert message in str(caught.value) and str(caught.value).endswith("."), (name, str(caught.value))
 
 
-@pytest.mark.parametrize("name", ["googlenet", "efficientnet_lite0", "lraspp_mobilenet_v3_large", "timm:resnet18"])
+@pytest.mark.parametrize("name", ["googlenet", "efficientnet_lite0", "lraspp_mobilenet_v3_large"])
 def test_custom_weights_in_a_listed_network(name: str) -> None:
     """The network has one output per label, and the preprocessing of the published weights by default."""
-    pytest.importorskip("timm")
     built = catalog.source_of(name).build(name, 3).network
     torch.manual_seed(0)
     state = {k: torch.rand_like(v) / 40 if v.is_floating_point() else v for k, v in built.state_dict().items()}

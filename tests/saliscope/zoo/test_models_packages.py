@@ -110,6 +110,15 @@ def test_timm_name_is_loaded_from_the_cache(offline: Path) -> None:
     assert models.load_model("timm:resnet18", size=64).size == (64, 64)
 
 
+def test_custom_weights_in_a_timm_network(tmp_path: Path) -> None:
+    state = save_with_timm(tmp_path, "test_resnet", num_classes=3).state_dict()
+    torch.save(state, tmp_path / "w.pt")
+    model = models.load_model("timm:test_resnet", weights=tmp_path / "w.pt", labels=["a", "b", "c"])
+    assert_weights(model, state)
+    with pytest.raises(ModelUnavailable, match=r"fc.weight: \[3, \d+\] in the file, \[1000, \d+\] in the network"):
+        models.load_model("timm:test_resnet", weights=tmp_path / "w.pt")
+
+
 def test_unknown_timm_names_are_reported() -> None:
     pytest.importorskip("timm")
     for name, message in (

@@ -51,7 +51,8 @@ def test_owner_offers_a_model_by_its_public_name(own_net: Path) -> None:
 def test_owner_offers_models_with_variables_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("SALISCOPE_MODEL", "SALISCOPE_MODELS"):
         monkeypatch.setenv(variable, "own_net:whole")
-        assert models.default_name() == "own_net:whole" and models.load_offered("own_net:whole").side == 40
+        assert models.default_name("auto") == models.default_name() == "own_net:whole", "auto is no option"
+        assert models.load_offered("own_net:whole").side == 40
         assert models.load_model().name == "own_net:whole"
         listed = [info.name for info in models.list_models()]
         assert listed[0] == "own_net:whole" and (len(listed) == 1) == (variable == "SALISCOPE_MODELS")
@@ -64,8 +65,6 @@ def test_owner_offers_models_with_variables_and_options(monkeypatch: pytest.Monk
     with pytest.raises(ModelUnavailable, match="'own_net:net' is not offered by this host. Available: efficientnet_li"):
         models.load_model("own_net:net")
     monkeypatch.delenv("SALISCOPE_MODELS")
-    monkeypatch.setenv("SALISCOPE_MODEL", "auto")
-    assert models.default_name() == models.default_name("auto") == "efficientnet_lite0"
     torch.save({"a": torch.zeros(1)}, "mine.pt")
     assert models.add("resnet18", weights="mine.pt") == "resnet18+mine", "other weights have their own name"
     assert models.add("resnet18", size=96) == "resnet18+own"
