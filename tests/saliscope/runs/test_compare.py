@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -116,11 +114,8 @@ def test_table_has_one_row_per_image(tmp_path):
     assert rows["6"]["rank_correlation"] is None and rows["6"]["map_note"] == "uniform map"
     assert rows["2"]["map_note"] == "other prediction" and rows["6"]["same_content"] is False
     assert rows["8"]["error_b"] == "Not an image." and rows["3"]["probability_b"] == pytest.approx(0.95)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', done.page.read_text("utf-8"), re.S)[1])
-    assert len(data["maps"]) == 2 * (2 + 1 + 1 + 2)  # two gained, one lost, one changed, two of maps
-    result = compared(*pair(tmp_path))
-    shown = [each.row["path"] for each in result.shown["maps"]]
-    assert shown == ["5", "1"] and [e.row["path"] for e in result.shown["gained"]] == ["3", "2"]
+    shown = compared(*pair(tmp_path)).shown
+    assert [[each.row["path"] for each in shown[kind]] for kind in ("maps", "gained")] == [["5", "1"], ["3", "2"]]
 
 
 def test_runs_with_other_classes_labels_or_targets(tmp_path):
@@ -261,9 +256,6 @@ def test_tests_and_intervals_match_their_formulas():
         few = Distribution(-1, 1)
         few.add(np.linspace(0, 0.5, count))
         assert np.isfinite(few.mean().low) == known
-    edges = Distribution(-1, 1)
-    edges.add(np.array([-1.0, 1.0]))
-    assert edges.mean().value == 0
 
 
 def test_paired_interval_covers_the_difference():

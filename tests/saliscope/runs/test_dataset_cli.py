@@ -128,7 +128,6 @@ def test_images_that_are_gone_or_unreadable(command, tmp_path):
 
 
 def test_lists_and_help(command):
-    assert "efficientnet_lite0" in command("models")[1]
     assert command("--version") == (0, f"{__version__}\n")
     code, output = command("methods")
     assert code == 0 and "grad_cam " in output and "feature_maps" not in output

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
-import resource
 import signal
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -24,11 +22,11 @@ from saliscope.cli.progress import StopOnTerminate, Terminated
 from saliscope.errors import Refused
 from saliscope.runs import items, stores
 from saliscope.runs.shards import open_run
-from saliscope.runs.sources import list_items, listing
+from saliscope.runs.sources import list_items
 from tests.saliscope.runs.test_dataset_cli import command
-from tests.saliscope.runs.test_dataset_stores import COUNT, child, expected, explain, few, model, rows, source
+from tests.saliscope.runs.test_dataset_stores import expected, explain, model, rows, source
 
-__all__ = ["command", "expected", "few", "model", "source"]  # fixtures
+__all__ = ["command", "expected", "model", "source"]  # fixtures
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "assets" / "examples"
 
@@ -119,28 +117,21 @@ def test_huge_files_are_not_read(place, tmp_path, monkeypatch):
     assert items.read(items.Item("a.jpg", None, f"{url}/a.tar", 2, 3)) == b"234"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_file_size_limit_while_a_batch_is_written(source, model, tmp_path):
-    """The limit applies to real files; without it, the same command computes all images."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-        with pytest.raises(Refused, match="exceeds the file-size limit.*run the same command again"):
-            explain(source, tmp_path / "run", model)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(child(limited), 0)[1]) == 0
-    assert [path.name for path in (tmp_path / "run").rglob("*.*")] == ["settings.json"]
-    assert explain(source, tmp_path / "run", model).new == COUNT == len(open_run(tmp_path / "run"))
-
-
-def test_full_disk(source, model, expected, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "is full. Finished batches are kept. Free some space and"),
+        (errno.EFBIG, "exceeds the file-size limit"),
+    ],
+)
+def test_full_disk(number, message, source, model, expected, tmp_path, monkeypatch):
     """The finished batches are kept, no file is incomplete, and with more space the same command ends the run."""
     replace, left, full = os.replace, [0], 0
 
     def fill(*paths: Any) -> None:
         left[0] -= 1
         if not left[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, "No space left on device")
         replace(*paths)
 
     monkeypatch.setattr(os, "replace", fill)
@@ -151,29 +142,9 @@ def test_full_disk(source, model, expected, tmp_path, monkeypatch):
             break
         except Refused as error:
             full += 1
-            assert "is full. Finished batches are kept. Free some space and run the same command again" in str(error)
+            assert message in str(error) and "run the same command again" in str(error)
             assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
     assert 3 < full < 40 and rows(tmp_path) == rows(expected)
-
-
-def test_tar_that_vanishes_during_the_run(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(listing, "FILES", 1)
-    (tmp_path / "tars").mkdir()
-    for number in range(3):
-        with tarfile.open(tmp_path / "tars" / f"{number}.tar", "w") as tar:
-            for name in ("dog", "cat"):
-                tar.add(EXAMPLES / f"{name}.jpg", f"{number}-{name}.jpg")
-
-    def vanish(done: int, total: int | None) -> None:
-        if done == 2 and (tmp_path / "tars" / "2.tar").exists():
-            (tmp_path / "tars" / "2.tar").rename(tmp_path / "2.tar")
-
-    with pytest.raises(Refused, match=r"Cannot read .*2\.tar"):
-        explain(str(tmp_path / "tars"), tmp_path / "run", model, vanish)
-    (tmp_path / "2.tar").rename(tmp_path / "tars" / "2.tar")
-    assert explain(str(tmp_path / "tars"), tmp_path / "run", model).new == 2
-    paths = open_run(tmp_path / "run").table["path"].to_pylist()
-    assert paths == [f"{k}.tar/{k}-{name}.jpg" for k in range(3) for name in ("cat", "dog")]
 
 
 def test_signal_ends_the_run_after_its_batch():

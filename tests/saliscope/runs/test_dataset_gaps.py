@@ -47,11 +47,6 @@ def small(labels: list[str] = NAMES, network: nn.Module | None = None) -> Model:
     return Model("small", (network or Small()).eval(), labels, preparation)
 
 
-@pytest.fixture
-def model() -> Model:
-    return small()
-
-
 def image(path: Path, seed: int, white: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = torch.randint(0, 200, (24, 24, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
@@ -108,37 +103,37 @@ def explain(*where: Any, **settings: Any) -> RunData:
     return open_run(job.shards.folder)
 
 
-def test_rows_of_long_methods_do_not_depend_on_the_speed(tmp_path: Path, model: Model, monkeypatch: Any) -> None:
+def test_rows_of_long_methods_do_not_depend_on_the_speed(tmp_path: Path, monkeypatch: Any) -> None:
     """The rows per pass do not depend on its duration, because another number would change the last bits."""
     images(tmp_path, 2)
     found = []
     for slow in (1.0, 1000.0):
         monkeypatch.setattr("explainers.call.batch_size.SECONDS", 0.5 / slow)
         own = {"method": "smooth_grad", "options": {"samples": 40}, "layer": None}
-        found.append(explain(tmp_path, model, f"{slow}", **own).table.drop_columns("seconds"))
+        found.append(explain(tmp_path, small(), f"{slow}", **own).table.drop_columns("seconds"))
     assert found[0].equals(found[1])
 
 
-def test_folders_that_a_run_cannot_use_are_refused(tmp_path: Path, model: Model) -> None:
+def test_folders_that_a_run_cannot_use_are_refused(tmp_path: Path) -> None:
     """Those of other images, classes or files; the folder of a run killed before its settings can be used."""
     folder = images(tmp_path)
     work = folder / "run" / "work"
     work.mkdir(parents=True)
     (work / "lock").touch()
     (work.parent / ".DS_Store").touch()
-    assert prepare(folder, model).count() == 2
+    assert prepare(folder, small()).count() == 2
     for foreign in ("notes.txt", "work/notes.txt"):
         other = folder / foreign.replace("/", "-")
         (other / foreign).parent.mkdir(parents=True)
         (other / foreign).write_text("mine")
         with pytest.raises(Refused, match="contains other files"):
-            prepare(folder, model, other.name)
+            prepare(folder, small(), other.name)
         assert (other / foreign).read_text() == "mine"
     with pytest.raises(Refused, match="labels_and_preprocessing"):
         prepare(folder, small(["b", "a", "c", "d"]))
     image(folder / "pictures" / "0" / "new.png", 9)
     with pytest.raises(Refused, match=r"images: '6 images \(\w+\)' in the folder, '7 images \(\w+\)' now"):
-        prepare(folder, model)
+        prepare(folder, small())
 
 
 class Poisoned(nn.Module):
@@ -181,16 +176,17 @@ def test_network_that_fails_for_every_image_ends_the_run(tmp_path: Path) -> None
     assert again.table["error"].to_pylist() == [None] * 6
 
 
-def test_finished_run_is_found_from_another_folder(tmp_path: Path, model: Model, monkeypatch: Any) -> None:
+def test_finished_run_is_found_from_another_folder(tmp_path: Path, monkeypatch: Any) -> None:
     images(tmp_path)
     monkeypatch.chdir(tmp_path)
-    explain(Path(), model)
+    explain(Path(), small())
     monkeypatch.chdir("/")
     assert FinishedRun(open_run(tmp_path / "run"), decode).image("0/0.png") is not None
 
 
-def test_report_of_non_finite_values_and_of_classes_with_the_same_name(tmp_path: Path, model: Model) -> None:
+def test_report_of_non_finite_values_and_of_classes_with_the_same_name(tmp_path: Path) -> None:
     """Images with non-finite values are not evaluated."""
+    model = small()
     finished = explain(images(tmp_path, white=True), model)
     assert np.isnan(finished.table["probability"].to_pylist()[0])
     run_ = FinishedRun(finished, decode)

@@ -17,9 +17,8 @@ from saliscope.images.uploads import open_image
 from saliscope.runs import items as partitions
 from saliscope.runs import ray_engine, run, sources
 from saliscope.runs.finished_run import Finder
-from saliscope.runs.items import Item
+from saliscope.runs.items import Item, read
 from saliscope.runs.shards import read_manifest
-from saliscope.runs.shards.planning import plan
 from saliscope.runs.sources import list_items, listing, lists
 from saliscope.runs.sources.lists import Repetitions
 from tests.saliscope.runs.test_dataset_ray import pretended, sender
@@ -149,19 +148,13 @@ def test_set_of_tables_and_of_lists(lazy, tmp_path):
         found = list_items(f"{tmp_path}/{pattern}")
         assert (found.kind, len(found.partitions), len(found.items)) == (kind, 3, count)
         assert found.items == expected.items and expected.known is not None
+    store = fsspec.filesystem("memory")
+    store.put(f"{tmp_path}/?.parquet", "/tables/")
+    remote = list_items("memory://tables/?.parquet")
+    assert len(remote.partitions) == 3 and [read(item) for item in remote] == [image(k) for k in "010120123"]
     pq.write_table(pa.table({"image": [{"bytes": b""}]}), tmp_path / "2.parquet")
     with pytest.raises(Refused, match="different columns: 2.parquet has .* labels in no column; 0.parquet has"):
         list(list_items(f"{tmp_path}/?.parquet"))
-
-
-def test_shards_do_not_depend_on_the_blocks():
-    items = [Item(f"{k:03d}", None, "") for k in range(23)]
-    whole = [(shard.number, shard.batches) for shard in plan(2, [items], 8, 3)]
-    assert [number for number, _ in whole] == [2 * 10**9 + k for k in range(3)]
-    assert [[len(batch) for batch in batches] for _, batches in whole] == [[3, 3, 2], [3, 3, 2], [3, 3, 1]]
-    for size in (1, 5, 8, 22):
-        blocks = [items[start : start + size] for start in range(0, len(items), size)]
-        assert [(shard.number, shard.batches) for shard in plan(2, blocks, 8, 3)] == whole
 
 
 # Runs

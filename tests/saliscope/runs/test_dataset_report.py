@@ -163,6 +163,7 @@ def test_run_with_only_mistakes_reports_the_accuracy(tmp_path):
     assert "Images 2 only wrong predictions, of 5 images with a known label" in text
     assert "Accuracy 60.0% 3 of 5" in text and "cat 2 33%" in text and "cat dog 2 67% 70% Show" in text
     assert "correct and wrong" not in text
+    assert "The run has only wrong predictions, so calibration was not computed." in text
 
     # A source may use WordNet IDs; labels that are not classes of the network are shown as in the source.
     named = small_run(tmp_path, row("z.jpg", "n02123045", 0, 1, 0.99, [[1, 0], [0, 0]]))

@@ -227,19 +227,12 @@ def test_hugging_face_save_to_disk(tmp_path: Path) -> None:
     assert [(item.label, read(item)) for item in listing.items] == [(IMAGES[n], image(n)) for n in IMAGES] * 2
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_hugging_face_image_folders_have_the_labels_of_their_metadata(kind: str, tmp_path: Path) -> None:
+def test_hugging_face_image_folders_have_the_labels_of_their_metadata(tmp_path: Path) -> None:
     """Oracle: the dictionary that the files were written from. The name of the folder would be another label."""
     names = {"a/1.png": "fox", "a/2.png": "owl", "b/3.png": "fox"}
     fill(tmp_path / "set", {f"train/{name}": image(f"train/{name}") for name in names})
     table = pa.table({"file_name": list(names), "label": list(names.values())})
-    file = tmp_path / "set" / "train" / f"metadata.{kind}"
-    if kind == "parquet":
-        pq.write_table(table, file)
-    elif kind == "csv":
-        file.write_text("file_name,label\n" + "".join(f"{name},{label}\n" for name, label in names.items()))
-    else:
-        file.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    pq.write_table(table, tmp_path / "set" / "train" / "metadata.parquet")
     listing = list_items(str(tmp_path / "set"))
     check(listing, {f"train/{name}": label for name, label in names.items()})
     assert listing.kind == "huggingface"
@@ -249,7 +242,7 @@ def test_hugging_face_image_folders_have_the_labels_of_their_metadata(kind: str,
 
 
 def test_remote_sources(tmp_path: Path) -> None:
-    """A folder, a tar, a list and a dataset in fsspec's memory file system equal those on the disk."""
+    """A folder, a tar and a list in fsspec's memory file system equal those on the disk."""
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     for name in IMAGES:
@@ -259,9 +252,6 @@ def test_remote_sources(tmp_path: Path) -> None:
     check(list_items("memory://set"))
     check(list_items("memory://set.tar"))
     check(list_items("memory://set/list.csv"), dict.fromkeys(IMAGES))
-    pq.write_table(hugging_face_table(IMAGES), tmp_path / "x.parquet")
-    memory.pipe("/hf/x.parquet", (tmp_path / "x.parquet").read_bytes())
-    assert [read(item) for item in list_items("memory://hf").items] == [image(name) for name in IMAGES]
     refusal("memory://nowhere", "not found: memory://nowhere")
     memory.store.clear()
 

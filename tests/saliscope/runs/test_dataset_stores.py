@@ -313,16 +313,6 @@ def stop_after(count: int) -> Callable[..., None]:
     return report
 
 
-def test_a_shard_whose_commit_and_batches_are_lost_is_computed_again(source, model, expected, tmp_path):
-    """As after a power failure. Its rows alone do not tell which images it was about."""
-    with pytest.raises(Killed):
-        explain(source, tmp_path, model, stop_after(32))
-    (tmp_path / "work" / "commits" / "00000.json").unlink()
-
-    assert explain(source, tmp_path, model).new == COUNT - 16
-    assert rows(tmp_path) == rows(expected) and manifest(tmp_path) == manifest(expected)
-
-
 @pytest.mark.parametrize("where", ["memory", "local"])
 def test_truncated_files_are_written_again(where, source, model, expected, tmp_path):
     """As after a crash or a power failure: a batch, a commit or its shard, and a shard without a commit."""
@@ -336,21 +326,3 @@ def test_truncated_files_are_written_again(where, source, model, expected, tmp_p
         target.write(name, (target.read(name) or b"1234")[: 0 if where == "local" else -3])
     assert explain(source, out, model).new == COUNT - 4
     assert rows(out) == rows(expected)
-
-
-def test_images_and_tars_on_s3(server, source, model, expected, tmp_path):
-    """Oracle: the local run. The tar has the same images with other paths."""
-    import tarfile
-
-    import fsspec
-
-    store = fsspec.filesystem("s3")
-    store.put(source, "bucket/images", recursive=True)
-    with tarfile.open(tmp_path / "images.tar", "w") as tar:
-        tar.add(source, arcname=".")
-    store.put_file(str(tmp_path / "images.tar"), "bucket/images.tar")
-    local = [(row["sha256"], row["map"], bool(row["error"])) for row in rows(expected)]
-    for name in ("images", "images.tar"):
-        explain(f"s3://bucket/{name}", tmp_path / name.replace(".", "-"), model)
-        found = rows(tmp_path / name.replace(".", "-"))
-        assert [(row["sha256"], row["map"], bool(row["error"])) for row in found] == local

@@ -21,11 +21,10 @@ from saliscope.runs.report.analysis.clusters import project
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import find_label_errors
 from saliscope.runs.report.analysis.slices import divide, find_slices, lower
-from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size, tree
+from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size
 from saliscope.runs.rows import SCHEMA, RunData
-from saliscope.runs.settings import WNIDS
 from saliscope.runs.shards import open_run
-from tests.saliscope.runs.test_dataset_report import data_of, page_of, page_text, row, small_run
+from tests.saliscope.runs.test_dataset_report import page_of, page_text, row, small_run
 from tests.support.stored_runs import store_rows
 
 
@@ -160,16 +159,6 @@ def test_bad_metadata_is_refused(tmp_path):
             metadata.read(str(tmp_path / "list.csv"), pa.chunked_array([["a"]]))
 
 
-def test_hierarchy_of_the_classes():
-    """A pug and a beagle are dogs, a tabby and a tiger cat are cats; goldfish and bookcase have little in common."""
-    names = WNIDS.read_text("ascii").split()
-    assert tree().sizes["n00001740"] == 1000 and tree().names["n00001740"] == "entity"
-    assert [(nodes[0], nodes[-1]) for nodes in tree().above] == [(name, "n00001740") for name in names]
-    assert tree().names[tree().common(281, 282)] == "domestic cat"
-    assert tree().names[tree().common(254, 162)] in ("dog", "domestic dog")  # pug, beagle
-    assert tree().sizes[tree().common(1, 453)] > 900
-
-
 def test_mistakes_are_counted_by_ancestor(tmp_path):
     rows = [row(str(k), "", 281, 0, 0.9, [[1.0]]) | {"prediction_index": 282, "correct": False} for k in range(3)]
     rows.append(row("x", "", 1, 0, 0.9, [[1.0]]) | {"prediction_index": 453, "correct": False})
@@ -190,22 +179,6 @@ def test_features_of_two_groups_are_apart():
     spread = max(np.linalg.norm(places[:30] - centers[0], axis=1).max(), 1e-9)
     assert math.dist(*centers) > spread
     assert project(groups[:10]) is None and project(np.ones((30, 4))) is None
-
-
-def test_sections_are_on_the_page(tmp_path):
-    finished = small_run(tmp_path)
-    camera = pa.array(["x"] * 7)
-    out = page_of(finished, tmp_path, metadata={"camera": camera})
-    text = page_text(out)
-    # the bins of 0.5, 0.6, 0.7, 0.8, 0.9: |1 − 0.5| + |0 − 0.6| + |1 − 0.7| + |0 − 0.8| + |1 − 0.9| = 2.3, over 5
-    assert "Expected calibration error (ECE): 46.00%, the mean over 5 images" in text
-    assert "Slices were not tested: camera: it has only one value." in text
-    assert "Label errors were not estimated: no image has a known label and a probability." in text
-    assert "Features are not shown, because the network is not available." in text
-    assert data_of(out)["places"] == []
-    finished.manifest["settings"] = finished.manifest["settings"] | {"where": "wrong"}
-    text = page_text(page_of(finished, tmp_path))
-    assert "The run has only wrong predictions, so calibration was not computed." in text
 
 
 def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):

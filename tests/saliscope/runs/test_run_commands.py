@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
@@ -76,21 +75,13 @@ def test_every_command_prints_one_json_document_with_the_documented_keys(command
         found = json.loads(out)
         assert code == 0, (name, errors)
         assert list(found[0] if isinstance(found, list) else found) == keys[name], name
-        assert all(line == "hello" or json.loads(line) for line in errors.splitlines()), name
+        logged = [json.loads(line) for line in errors.splitlines() if line != "hello"]
+        if name == "explain":
+            assert found["counts"]["images"] == found["new"] == 2 and found["settings"]["method"] == "grad_cam"
+            assert [logged[-1][key] for key in ("event", "done", "total", "errors")] == ["progress", 2, 2, 0]
         shutil.rmtree(tmp_path / "hf", ignore_errors=True)
         code, out, errors = call(name, *arguments, "--quiet")
         assert (code, (out + errors).replace("hello\n", "")) == (0, ""), name
-
-
-def test_the_json_of_a_run_has_its_numbers(command, tmp_path):
-    explain = ("explain", EXAMPLES, "--out", tmp_path / "b", "--limit", 2, "--workers", 0, "--format=json", *SMALL)
-    code, out, errors = call(*explain)
-    found, progress = json.loads(out), json.loads(errors)
-    assert code == 0 and found["folder"] == str(tmp_path / "b") and found["settings"]["method"] == "grad_cam"
-    assert found["counts"]["images"] == found["new"] == 2 and found["accuracy"] is None
-    assert (progress["event"], progress["done"], progress["total"], progress["errors"]) == ("progress", 2, 2, 0)
-    code, out, errors = call(*explain, "-q")
-    assert code == 0 and errors == "" and json.loads(out)["new"] == 0, "the result is printed although it is quiet"
 
 
 def test_errors_are_one_json_object(command, tmp_path):
@@ -108,6 +99,8 @@ def test_errors_are_one_json_object(command, tmp_path):
         assert found == code and out == "" and error["exit"] == code and len(error["error"]) > 10, words
     code, out, errors = call("report", tmp_path / "no", "--quiet")
     assert code == 1 and out == "" and "Folder not found" in errors
+    code, out, errors = call("methods", "--format", "json", "-q")
+    assert code == 0 and errors == "" and json.loads(out), "the result is printed although it is quiet"
 
 
 def test_a_quiet_page_does_not_print_its_address(command, monkeypatch):
@@ -201,9 +194,6 @@ def test_rows_have_maps_as_arrays(images, model, tmp_path):
     assert [row["path"] for row in rows] == run.table(["path"])["path"].to_pylist()
     assert [row["map"] is None for row in rows] == [row["error"] is not None for row in rows]
     (first,) = [row for row in rows if row["path"] == "square/1.png"]
-    found = Image.open(images / "square" / "1.png")
-    own = shapes.trained(0.0, steps=0)
-    assert first["prediction_index"] == int(own.network(own.prepare(found)).argmax())
     assert first["map"].dtype == np.float32 and first["map"].shape == (first["map_height"], first["map_width"])
     assert run.accuracy == run.counts["correct"] / 6 and run.counts["unreadable"] == 1
     with pytest.raises(Refused, match="no column 'maps'"):
@@ -230,24 +220,9 @@ def test_an_own_network_is_given_as_a_model(images, model, tmp_path):
         runs.explain(images, tmp_path / "no", model=training)
 
 
-def test_wrong_settings_are_refused(images, tmp_path):
-    for words, options in (
-        ("Unknown engine 'spark'", {"engine": "spark"}),
-        ("needs the engine ray", {"gpus": 1}),
-        ("Invalid batch_size 0", {"batch_size": 0}),
-    ):
-        with pytest.raises(Refused, match=words) as error:
-            runs.explain(images, tmp_path / "run", **options)
-        assert "--" not in str(error.value), "the name in Python, not a flag"
-    assert not list(tmp_path.iterdir())
-
-
 def test_notebooks_show_a_run(images, model, tmp_path):
     """The table, escaped names, an overlay of each shown image, and a PNG file for hosts that show no HTML."""
-    folder = tmp_path / "images"
-    for path in images.rglob("*.png"):
-        (folder / path.parent.name).mkdir(parents=True, exist_ok=True)
-        (folder / path.parent.name / path.name).write_bytes(path.read_bytes())
+    folder = shutil.copytree(images, tmp_path / "images")
     run = runs.explain(folder, tmp_path / "run", model=model)
     bundle = run._repr_mimebundle_()
     html = bundle["text/html"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ from saliscope import runs
 from saliscope.errors import Refused
 from saliscope.runs.results import IndexResult
 from saliscope.runs.units import open_index
-from saliscope.zoo import Model, ModelUnavailable, Preparation, load_model
+from saliscope.zoo import Model, ModelUnavailable, Preparation
 from saliscope.zoo.sources.hf_models import SentenceEncoder, load_sentence_encoder
 from tests.saliscope.runs.test_dataset_cli import saliscope
 from tests.saliscope.runs.test_units import COUNT, Stopped, color_model, source
@@ -196,22 +195,3 @@ def test_the_command_with_clip(source, tmp_path, recwarn):
 def test_wrong_uses_are_refused_before_any_image_is_read(words, chosen, message, tmp_path):
     with pytest.raises(Refused, match=message), warnings.catch_warnings():
         index("no/such/images", tmp_path, words, encoder("right") if chosen == "right" else chosen)
-
-
-def test_encoders_that_are_not_available(tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
-    binary = tmp_path / "words.bin"
-    binary.write_bytes(b"\xff\xfe\xfa\n")
-    with pytest.raises(Refused, match=r"Cannot read .*words.bin.*UTF-8"):
-        index("images", tmp_path, binary, encoder("right"))
-    monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    with pytest.raises(ModelUnavailable, match="incomplete in the Hugging Face cache.*SALISCOPE_OFFLINE forbids"):
-        index("images", tmp_path, WORDS, "hf:nobody/clip")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelUnavailable, match=r"transformers is not installed.*saliscope\[text\]"):
-        index("images", tmp_path, WORDS, "hf:nobody/clip")
-
-
-def test_a_sentence_encoder_is_not_an_image_model(tmp_path):
-    assert load_sentence_encoder("resnet50") is None
-    assert load_model("efficientnet_lite0").tokenize is None

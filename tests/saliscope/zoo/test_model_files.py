@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 import explainers
 from saliscope import zoo
 from saliscope.compute import messages, model_cache
 from saliscope.zoo import ModelInfo, ModelUnavailable, catalog
-from tests.saliscope.zoo.test_models_hf import assert_weights
 from tests.support.catalog import isolate_catalog
 
 TINY = """
@@ -25,21 +23,15 @@ from torch import nn
 def build():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
 """
-DESCRIBED = (
-    TINY.replace("def build():", "def build(pretrained=True, classes=3):").replace(
-        "nn.Linear(8, 3)", "nn.Linear(8, classes)"
-    )
-    + """
-
+DESCRIBED = f"""{TINY}
 TITLE = "Tiny network"
 WEIGHTS = "random"
 CLASSES = 3
-PREPROCESSING = {"size": 32, "resize": 40, "mean": (0.5,) * 3, "std": (0.25,) * 3}
+PREPROCESSING = dict(size=32, resize=40, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 def labels():
     return ["fox", "owl", "elk"]
 """
-)
 
 
 @pytest.fixture
@@ -53,29 +45,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def find(name: str) -> ModelInfo:
     (info,) = [info for info in zoo.list_models() if info.name == name]
     return info
-
-
-def test_class_names_are_checked_or_completed(folder: Path) -> None:
-    """A visitor of the page could load a network with fewer names than classes, and got an internal error."""
-    settings = 'PREPROCESSING = {"size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}\n'
-    (folder / "unnamed.py").write_text(TINY + settings, encoding="utf-8")
-    (folder / "few.py").write_text(TINY + settings + "def labels():\n    return ['fox', 'owl']\n", encoding="utf-8")
-
-    model = zoo.load_offered("unnamed")
-
-    assert model.labels == ["class 0", "class 1", "class 2"] and model.size == (32, 32) and model.notes == ()
-    with pytest.raises(ModelUnavailable, match="'few' has 3 outputs but 2 labels were given"):
-        zoo.load_offered("few")
-
-
-def test_other_weights_and_classes_are_passed_to_build(folder: Path) -> None:
-    (folder / "tiny_net.py").write_text(DESCRIBED, encoding="utf-8")
-    network = zoo.load_model("tiny_net").network
-    network[4] = torch.nn.Linear(8, 2)
-    torch.save(network.state_dict(), folder / "w.pt")
-    model = zoo.load_model("tiny_net", weights=folder / "w.pt", labels=["a", "b"])
-    assert model.labels == ["a", "b"] and model.size == (32, 32)
-    assert_weights(model, network.state_dict())
 
 
 def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> None:

@@ -73,7 +73,8 @@ def cache_random_weights(name: str, **options: Any) -> torch.nn.Module:
 def test_every_classifier_of_torchvision_is_listed() -> None:
     """80 names in torchvision 0.29, each with its default weights; the built-in model is first."""
     by_name = {info.name: info for info in zoo.list_models() if info.task == "classification"}
-    found = [*by_name]
+    found, tasks = [*by_name], [info.task for info in zoo.list_models()]
+    assert tasks == sorted(tasks, key=["classification", "segmentation", "detection"].index) and len({*tasks}) == 3
 
     assert found[0] == "efficientnet_lite0" and set(NAMES) <= set(found) and len(NAMES) >= 80
     assert {name.partition(":")[0] for name in found[1:]} == set(NAMES)
@@ -103,6 +104,11 @@ def test_models_that_cannot_be_downloaded_are_marked(any_checksum: None, monkeyp
     with pytest.raises(ModelUnavailable, match=f"ResNet-50 is not .* {listed}"):
         zoo.load_model("resnet50")
 
+    with monkeypatch.context() as patch:
+        patch.setenv("SALISCOPE_MODELS", "resnet18")
+        assert zoo.default_name() == "resnet18" and zoo.first_ready() is None and zoo.missing_built_in() == ""
+        with pytest.raises(ModelUnavailable, match="No other model is available offline"):
+            zoo.load_model()
     monkeypatch.setenv("SALISCOPE_OFFLINE", "0")
     assert states()["resnet50"] == (False, False) and not any(offline for _, offline in states().values())
 
@@ -267,27 +273,6 @@ def test_auto_is_the_built_in_model(any_checksum: None, monkeypatch: pytest.Monk
         assert zoo.default_name() == zoo.first_ready() == "resnet50"
     assert zoo.default_name() == zoo.first_ready() == "efficientnet_lite0"
     assert zoo.load_model().name == "efficientnet_lite0" and zoo.missing_built_in() == ""
-
-
-def test_host_chooses_the_default_and_the_offered_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option overrides the variable; `auto` is the same as no option."""
-    monkeypatch.setenv("SALISCOPE_MODEL", "vgg11")
-    assert [zoo.default_name(name) for name in (None, "alexnet", "auto")] == ["vgg11", "alexnet", "vgg11"]
-    monkeypatch.setenv("SALISCOPE_MODEL", "auto")
-    assert zoo.default_name() == "efficientnet_lite0"
-
-    monkeypatch.setenv("SALISCOPE_MODELS", "resnet18, efficientnet_lite0,")
-    assert [info.name for info in zoo.list_models()] == ["efficientnet_lite0", "resnet18"]
-    assert zoo.load_model().name == "efficientnet_lite0"
-    with pytest.raises(ModelUnavailable, match="'resnet50' is not offered by this host. Available: efficientnet_lite0"):
-        zoo.load_model("resnet50")
-    for function in (zoo.load_model, zoo.labels):
-        with pytest.raises(ModelUnavailable, match="Unknown model 'resnet19'. Did you mean 'resnet18'"):
-            function("resnet19")
-    monkeypatch.setenv("SALISCOPE_MODELS", "resnet18")
-    assert zoo.default_name() == "resnet18" and zoo.first_ready() is None and zoo.missing_built_in() == ""
-    with pytest.raises(ModelUnavailable, match="No other model is available offline"):
-        zoo.load_model()
 
 
 SIZES = ((500, 333), (333, 999), (60, 101), (7, 5), (224, 224))

@@ -221,8 +221,6 @@ def test_offline_sends_no_request(server: Server, monkeypatch: pytest.MonkeyPatc
 
 SIZE = 100_000
 Limit = Callable[[str], None]
-TWO_AND_A_HALF = "0.00025"
-"""The size of two and a half files in gigabytes."""
 forked = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 
 
@@ -256,7 +254,7 @@ def test_the_least_recently_used_goes_first(urls: list[str], cache: Path, limit:
     with cache_limit.in_use(downloads.path_of(urls[0])):
         pass
     assert cached_files(cache) == "012"
-    limit(TWO_AND_A_HALF)
+    limit("0.00025")  # two and a half files
 
     fetch(urls[3])
 

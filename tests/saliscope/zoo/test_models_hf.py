@@ -46,7 +46,7 @@ def transformers() -> None:
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Use an empty cache, no registered models, and no network; return the cache of the Hub."""
     isolate_catalog(monkeypatch, tmp_path)
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub").constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
 
 

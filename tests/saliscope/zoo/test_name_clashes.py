@@ -15,7 +15,7 @@ from PIL import Image
 from saliscope.runs.shards import open_run
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("models", "ui", "dataset", "utils")
+PACKAGES = ("models", "benchmarks", "utils")
 TINY = """
 from torch import nn
 
@@ -28,12 +28,11 @@ class Tiny(nn.Sequential):
         )
 """
 FACTORY = """
-import dataset
-import ui
+import benchmarks
 from models.tiny import Tiny
 
 def build():
-    print(f"loaded {Tiny.__module__}, {dataset.NAME}, {ui.NAME}")
+    print(f"loaded {Tiny.__module__}, {benchmarks.NAME}")
     return Tiny()
 """
 SETTINGS = ("--size", "32", "--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25")
@@ -66,7 +65,7 @@ def test_explain_loads_the_packages_of_the_user(project: Path) -> None:
     own = ("--model", "my_net.py:build", "--out", "run", "--workers", "0", *SETTINGS)
     done = command(project, "explain", "images", *own)
     assert done.returncode == 0, done.stderr
-    assert "loaded models.tiny, my dataset, my ui" in done.stdout
+    assert "loaded models.tiny, my benchmarks" in done.stdout
     run = open_run(project / "run")
     assert run.table["path"].to_pylist() == ["a.png", "b.png"] and run.table["error"].null_count == 2
     assert run.manifest["classes"] == ["class 0", "class 1", "class 2"]

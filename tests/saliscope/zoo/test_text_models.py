@@ -16,11 +16,10 @@ from torch import nn
 
 import explainers
 from saliscope import example, zoo
-from saliscope.zoo import Model, ModelUnavailable, Preparation, load_model, text
+from saliscope.zoo import Model, ModelUnavailable, load_model, text
 from tests.support import two_encoders
 from tests.support.two_encoders import TwoEncoders, save_hugging_face, tokenize
 
-PLAIN = Preparation(32, 32, (0.5,) * 3, (0.5,) * 3)
 IMAGES = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
@@ -73,25 +72,6 @@ def test_hugging_face(kind: str, tmp_path: Path) -> None:
         load(f"hf:{tmp_path}")
 
 
-def test_functions_files_and_models_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same network by every way has the same embeddings as by hand."""
-    code = "from tests.support.two_encoders import build\n"
-    file = code + "PREPROCESSING = {'size': 32, 'mean': (0.5,) * 3, 'std': (0.5,) * 3}\n"
-    (tmp_path / "pair.py").write_text(file, encoding="utf-8")
-    monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
-    monkeypatch.setattr(two_encoders, "whole", Model("own", TwoEncoders(), [], PLAIN, tokenize=tokenize), raising=False)
-    net, images = TwoEncoders().eval(), IMAGES[..., :32, :32]
-    words = torch.nn.functional.normalize(net.encode_text(tokenize(["a red car"])).detach(), dim=1)[0]
-
-    for name in ("pair", "tests.support.two_encoders:build", "tests.support.two_encoders:whole"):
-        model = load(name, size=32)
-        torch.testing.assert_close(text.embedding(model, "a red car"), words)
-        torch.testing.assert_close(model.network(images), net.encode_image(images))
-        assert model.labels == [] and model.score == "logit" and not model.network.training
-    changed = load("pair?size=64x64")
-    assert changed.size == (64, 64) and changed.tokenize is not None
-
-
 def test_settings_and_tokenizers_that_do_not_suit(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "tests.support.two_encoders:build"
     with pytest.raises(ModelUnavailable, match="so it has no labels. Remove labels, and enter sentences as targets"):
@@ -120,10 +100,6 @@ def test_sentences_of_a_target() -> None:
     assert text.parse("cats|dogs and more") == text.Sentences("cats|dogs and more")  # a bar within a word
     assert text.parse("a dog |") == text.Sentences("a dog")
     assert text.parse("a dog |  a   cat") == text.Sentences("a dog", "a cat")
-    model = load("tests.support.two_encoders:build", size=32)
-    with pytest.raises(text.BadSentence, match="“a dog” and “A DOG” have the same embedding"):
-        text.target(model, text.Sentences("a dog", "A DOG"))
-    assert text.embedding(model, "one two three four five six seven eight").shape == (12,)
 
 
 def test_open_clip(monkeypatch: pytest.MonkeyPatch) -> None:
