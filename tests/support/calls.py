@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers import METHODS
+from explainers import METHODS, Explanation
 from tests.support.nets import plain
 
 SMALL = {"steps": 8, "samples": 4, "window": 4, "stride": 4}
@@ -26,6 +26,11 @@ MAPS = [name for name in NAMES if METHODS[name].returns in ("grid", "pixels", "h
 def small(name: str) -> dict[str, Any]:
     """Options that make a call of the method cheap."""
     return {key: value for key, value in SMALL.items() if key in METHODS[name].options}
+
+
+def codes(found: Explanation, row: int = 0) -> list[str]:
+    """The codes of the findings about an image."""
+    return [finding.code for finding in found.findings[row]]
 
 
 def call(name: str, net: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Tensor:

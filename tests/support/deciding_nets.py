@@ -116,23 +116,6 @@ class Split(Conv):
         return torch.cat([super(Split, self).forward(images) for images in x.split(self.size)])
 
 
-class Checked(Conv):
-    """Checks its input for NaN, infinity and shape, and reads a parameter and a buffer: it decides nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(2.0))
-        self.register_buffer("on", torch.tensor(True))
-
-    def before(self, x: Tensor) -> Tensor:
-        assert x.ndim == 4 and x.shape[1] == 3
-        if torch.isnan(x).any() or not torch.isfinite(x).all() or bool((x != x).any()) or x.isinf().any():
-            raise ValueError("not finite")
-        if self.scale.item() > 1 and self.on:
-            x = x * self.scale.item()
-        return torch.where(x > 100, x, x.clamp(max=100))
-
-
 def scans(size: int = 64) -> Tensor:
     """Two scans with a black border: the content is in the first and in the last quarter, 24 pixels wide, with a bright
     spot 6 pixels from its corner.

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import CoverageData
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 240
@@ -123,64 +124,43 @@ class Tests:
 
     def __init__(self, folder: Path, processes: int, paths: list[str]) -> None:
         self.folder, self.processes, self.paths = folder, processes, paths
-        self.lines, self.seconds = dict[str, dict[int, list[str]]](), dict[str, float]()
+        self.seconds = dict[str, float]()
         self.trees = [folder / f"tree{number}" for number in range(processes)]
         for tree in self.trees:
             shutil.rmtree(tree, ignore_errors=True)
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache"))
 
-    def _run(self, *arguments: str) -> None:
-        """Run pytest in the first copy."""
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments]
-        environment = os.environ | {"PYTHONPATH": str(self.trees[0]), "DURATIONS": str(self.folder / "seconds")}
-        done = subprocess.run(command, cwd=self.trees[0], env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"The tests fail without a fault. Repair them first.\n{done.stdout[-3000:]}{done.stderr}")
-
     def load(self) -> None:
-        """Load the measurements of an earlier run from the folder, or measure."""
-        stored = self.folder / "measured.json"
-        if not stored.exists():
-            self.measure()
-            names = {name: index for index, name in enumerate(self.seconds)}
-            lines = {
-                path: {line: [names[test] for test in tests if test in names] for line, tests in each.items()}
-                for path, each in self.lines.items()
-            }
-            stored.write_text(json.dumps([lines, self.seconds]))
-        lines, self.seconds = json.loads(stored.read_text())
-        tests = list(self.seconds)
-        self.lines = {
-            path: {int(line): [tests[index] for index in indices] for line, indices in each.items()}
-            for path, each in lines.items()
-        }
+        """Run the tests once and record the lines that each executes, or use those of an earlier run in the folder."""
+        settings, seconds = self.folder / "coveragerc", self.folder / "seconds"
+        if not seconds.exists():
+            settings.write_text(f"[run]\nsource = explainers,saliscope\ndata_file = {self.folder / 'coverage'}\n")
+            command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *self.paths]
+            command += ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+            command += ["-p", "tests.support.plant_faults", *(f"--ignore={name}" for name in SEPARATE_PROCESSES)]
+            command += ["-n", "auto", "--dist", "loadfile"] if self.processes > 1 else ["-n", "0"]
+            environment = os.environ | {"PYTHONPATH": str(self.trees[0]), "DURATIONS": str(seconds)}
+            done = subprocess.run(command, cwd=self.trees[0], env=environment, capture_output=True, text=True)
+            if done.returncode:
+                seconds.unlink(missing_ok=True)
+                raise SystemExit(
+                    f"The tests fail without a fault. Repair them first.\n{done.stdout[-3000:]}{done.stderr}"
+                )
+        self.seconds = json.loads(seconds.read_text())
 
-    def measure(self) -> None:
-        """Run the tests once and record the lines that each executes."""
-        from coverage import CoverageData  # only needed here
-
-        settings, found = self.folder / "coveragerc", self.folder / "coverage"
-        settings.write_text(f"[run]\nsource = explainers,saliscope\ndata_file = {found}\n")
-        options = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
-        only = [f"--ignore={name}" for name in SEPARATE_PROCESSES]
-        workers = ["-n", "auto", "--dist", "loadfile"] if self.processes > 1 else ["-n", "0"]
-        self._run(*workers, "-p", "tests.support.plant_faults", *only, *options, *self.paths)
-        self.seconds = json.loads((self.folder / "seconds").read_text())
-        data = CoverageData(str(found))
+    def executing(self, path: Path, line: int) -> list[str]:
+        """Return the tests that execute a line, fastest first."""
+        data = CoverageData(str(self.folder / "coverage"))
         data.read()
-        for path in data.measured_files():
-            contexts = data.contexts_by_lineno(path)
-            self.lines[str(Path(path).relative_to(self.trees[0]))] = {
-                line: sorted({name.rsplit("|", 1)[0] for name in names if name}) for line, names in contexts.items()
-            }
+        found = data.contexts_by_lineno(str(self.trees[0] / path)).get(line, [])
+        return sorted({name.rsplit("|", 1)[0] for name in found if name}, key=lambda name: self.seconds.get(name, 0.0))
 
     def detect(self, fault: Fault, tree: Path) -> tuple[str, str]:
         """Plant a fault in a copy; return "detected", "UNDETECTED" or "undecided", and a test."""
         relative = fault.path.relative_to(ROOT)
         path = tree / relative
         source = path.read_bytes()
-        tests = self.lines.get(str(relative), {}).get(fault.start[0], [])
-        tests.sort(key=lambda name: self.seconds.get(name, 0.0))
+        tests = self.executing(relative, fault.start[0])
         path.write_bytes(fault.apply(source))
         end = time.monotonic() + SECONDS
         try:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import torchvision
 
 import explainers
-from explainers import METHODS, BadOption, fuse, grad_cam, integrated_gradients, refine_cam, saliency, sess, sweep
+from explainers import METHODS, fuse, grad_cam, integrated_gradients, refine_cam, saliency, sess, sweep
 from explainers.explanation.smoothing import Augment, smooth
 from explainers.perturbation.rng import PerImageGenerators
 from tests.support.nets import cam_by_hand, curved, plain, random_images, rel, residual, settle
@@ -208,16 +208,3 @@ def test_progress_also_stops_within_a_long_method():
     torch.testing.assert_close(found.mean, two.mean)
     first = noisy(net, x, 1, batch_size=5, progress=lambda partial: False)
     assert first.samples == 1 and first.mean.any()
-
-
-def test_wrong_uses_are_refused():
-    for wrong in (
-        {}, {"sigma": 0.1, "augment": True}, {"sigma": -0.1}, {"sigma": True}, {"sigma": 0.1, "samples": 0},
-        {"augment": False}, {"baselines": ()}, {"baselines": "blur"}, {"baselines": ("zeros", "blur"), "samples": 5},
-    ):  # fmt: skip
-        with pytest.raises(BadOption):
-            smooth("integrated_gradients", **wrong)
-    with pytest.raises(BadOption, match="baseline"):
-        smooth("saliency", baselines=("zeros", "blur"))
-    with pytest.raises(BadOption, match="zoom"):
-        Augment(zoom=-1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import explainers
 from explainers import BadOption, find_concepts, intervene, saliency, tcav
 from tests.explainers.concepts.planted import PARTS, matches, planted_images, planted_network
+from tests.support.calls import codes
 from tests.support.nets import Written, curved, plain, random_images, residual
 from tests.support.traces import nothing_left
 
@@ -185,17 +186,11 @@ def test_a_concept_that_is_not_active_is_reported():
     silent = ~found.maps(images).flatten(2).any(2)
     image, index = silent.nonzero()[0].tolist()
     for given in ({"through": found[index], "target": 1}, {"target": found[index]}):
-        codes = [
-            finding.code
-            for finding in explainers.explain("saliency", net, images[image : image + 1], **given).findings[0]
-        ]
-        assert codes.count("inactive_concept") == 1 and not {"no_gradient", "flat"} & set(codes)
+        told = codes(explainers.explain("saliency", net, images[image : image + 1], **given))
+        assert told.count("inactive_concept") == 1 and not {"no_gradient", "flat"} & set(told)
     seen = (~silent).nonzero()[0].tolist()
-    codes = [
-        finding.code
-        for finding in explainers.explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]).findings[0]
-    ]
-    assert "inactive_concept" not in codes
+    told = codes(explainers.explain("saliency", net, images[seen[0] : seen[0] + 1], found[seen[1]]))
+    assert "inactive_concept" not in told
 
 
 # TCAV: a planted concept is found, and random concepts are not

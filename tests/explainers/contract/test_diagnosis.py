@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import explainers
-from explainers import METHODS, explain
+from explainers import explain
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
 from explainers.findings import Finding
 from tests.support.nets import plain, random_images, residual, top
@@ -164,22 +164,6 @@ def test_an_unusual_image_size_is_a_finding():
         net = plain()
         vars(net).update(settings)
         assert found(explain("saliency", net, random_images(1)), "unusual_size"), settings
-
-
-def alike() -> nn.Module:
-    """A network of two classes with nearly equal weights."""
-    net = plain(classes=2)
-    net.head.weight.data[1] = net.head.weight.data[0] * 1.001
-    return net
-
-
-@pytest.mark.parametrize("name", ["grad_cam", "saliency", "input_x_gradient"])
-def test_a_class_insensitive_map_is_a_finding(name):
-    options = {"relu": False} if "relu" in METHODS[name].options else {}
-    finding = found(explain(name, alike(), random_images(1), **options), "class_insensitive")
-    assert finding is not None and "Contrast" in finding.sentence
-    assert found(explain(name, residual(), random_images(1), 1), "class_insensitive") is None
-    assert found(explain(name, alike(), random_images(1), compare=False), "class_insensitive") is None
 
 
 def test_the_first_non_finite_layer_is_named_and_a_good_map_has_no_findings():

@@ -280,6 +280,20 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: saliency(n, x, unit("net.conv2", 1, at=(99, 0))), BadTarget, "Cell"),
     (lambda n, x: saliency(n, x, unit("net.conv2", 99)), BadTarget, "[Cc]hannel"),
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [99])), BadTarget, "[Cc]hannel"),
+    (lambda n, x: saliency(n, x, unit("net.conv3", 0)), LayerNotFound, "'net.conv2'"),
+    (lambda n, x: saliency(n, x, 1, through=("conv9", [0])), LayerNotFound, "no layer 'conv9'"),
+    (lambda n, x: saliency(n, x, 1, through="net.conv2"), ValueError, "Give "),
+    (lambda n, x: occlusion(n, x, Through(1, "net.conv2", 0)), BadTarget, "only uses scores"),
+    (lambda n, x: grad_cam(n, x, Through(1, "net.conv1", 0), layer="net.conv2"), BadTarget, "after the explained one"),
+    (
+        lambda n, x: METHODS["shapley_cam"](n, x, Through(1, "net.conv2", 0), layer="net.act1"),
+        BadTarget,
+        "first derivatives",
+    ),
+    *(
+        (lambda n, x, name=name: METHODS[name](n, x, through=("net.conv1", [0])), BadTarget, "would have no effect")  # type: ignore[misc]
+        for name in ("eigen_cam", "feature_maps", "fem", "edge_control")
+    ),
     # Outputs that do not fit the target
     (lambda n, x: saliency(n, x, lambda scores: scores), BadTarget, "one score"),
     (lambda n, x: saliency(n, x, lambda scores: 3.0), BadTarget, "float"),

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from explainers import BadOption, Contrast, Explanation, Probability, explain, show, show_channels, unit
+from explainers import Contrast, Explanation, Probability, explain, show, show_channels, unit
 from explainers.display.figure import IMAGENET, network_inputs
 from explainers.explanation.figures import figures
 from explainers.findings import Finding
@@ -198,23 +198,6 @@ def test_titles_settings_and_findings_have_the_names_of_classes(tmp_path):
     named.to_html(tmp_path / "page.html", labels=labels)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert all(f">{name} (class {k})<" in page for k, name in enumerate(labels))
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda e: show(torch.rand(3)), TypeError, "Give the result of explain"),
-        (lambda e: show(e, Image.new("RGB", (8, 8))), ValueError, "1 images were given for 2 maps"),
-        (lambda e: show(e, most=0), BadOption, "most=0"),
-        (lambda e: show(e, colors="jet"), BadOption, "jet"),
-        (lambda e: show(e, limits=(2, 1)), BadOption, "low below high"),
-        (lambda e: show_channels(torch.rand(2, 3, 4, 4)), ValueError, r"\[K, h, w\]"),
-        (lambda e: show_channels(torch.rand(3, 4, 4), [3]), BadOption, "Unknown channel 3"),
-    ],
-)
-def test_wrong_uses_are_refused(call, error, message):
-    with pytest.raises(error, match=message):
-        call(explained(2))
 
 
 def test_without_pillow_the_text_remains(monkeypatch):

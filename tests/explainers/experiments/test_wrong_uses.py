@@ -1,14 +1,23 @@
-"""Wrong uses of experiments and of what a layer represents are refused without side effects."""
+"""Wrong uses of metrics, maps, experiments and of what a layer represents are refused without side effects."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 import explainers
 from explainers import BadImages, BadOption, BadTarget, LayerNotFound
 from explainers.concepts.names import name_units
+from explainers.explanation.smoothing import Augment, smooth
+from explainers.maps.color_maps import color_map
+from explainers.maps.overlays import color_bar, overlay
+from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize, ssim
+from explainers.placement import Placement
 from tests.explainers.contract.test_wrong_uses import INF, NAN, Counting, Row, check, zeros
 from tests.support.nets import Twice, plain, random_images, settle
 from tests.support.traces import nothing_left
@@ -119,8 +128,135 @@ EXPERIMENTS: list[Row] = [
 ]  # fmt: skip
 
 
+def evaluated(error: str, maps: Any = MAPS, kind: type[Exception] = BadOption, **changed: Any) -> Row:
+    return lambda n, x: explainers.evaluate(n, x, maps, **changed), kind, re.escape(error)
+
+
+def pointed(error: str, region: Any = None) -> Row:
+    return evaluated(error, metrics="pointing_game", region=region)
+
+
+def recommended(error: str, kind: type[Exception] = BadOption, **changed: Any) -> Row:
+    return lambda n, x: explainers.recommend(n, x, **changed), kind, error
+
+
+def removed(error: str, change: Callable[[Any], Any] = lambda maps: maps, **changed: Any) -> Row:
+    """Of maps as large as the images."""
+    maps = change(torch.rand(3, 12, 16, generator=torch.Generator().manual_seed(0)))
+    return lambda n, x: explainers.remove_brightest(n, x, maps, target=0, **changed), BadOption, error
+
+
+ARRAY = torch.rand(3, 6, 8).numpy()
+BOXES = torch.tensor([[2.0, 2.0, 9.0, 8.0], [0.0, 0.0, 5.0, 5.0], [8.0, 4.0, 16.0, 12.0]])
+METRICS: list[Row] = [
+    evaluated("Unknown metric 'deletoin'. Did you mean 'deletion'", metrics="deletoin"),
+    evaluated("Unknown metric Metric", metrics=[explainers.METRICS["deletion"]]),
+    evaluated("steps=1", steps=1),
+    evaluated("score='odds'", score="odds"),
+    evaluated("baseline='blurred'", baseline="blurred"),
+    evaluated("Give True or False", controls=3),
+    evaluated("budget='1'", budget="1"),
+    evaluated("progress=3", progress=3),
+    evaluated("not among metrics", options={"road": {}}),
+    evaluated("deletion has no option 'levels'. It has no options.", options={"deletion": {"levels": 3}}),
+    evaluated("Give {metric: {option: value}}", options=3),
+    evaluated("Did you mean 'levels'", metrics="road", options={"road": {"level": 3}}),
+    pointed("Give region=boxes"),
+    pointed("Give boxes [3, 4]", torch.zeros(2, 4)),
+    pointed("image 1 covers no pixel", BOXES * torch.tensor([[1], [0], [1]]) - 1),
+    pointed("NaN", torch.full((3, 12, 16), NAN)),
+    evaluated("runs the method again", metrics="sensitivity_max"),
+    (lambda n, x: explainers.evaluate(n, x, explainers.explain("channel_effects", n, x)), BadOption, "one value per c"),
+    # Arrays and lists
+    evaluated("maps is a numpy array of shape (6, 8). Give maps [N, h, w]", ARRAY[0]),
+    evaluated("for a single map m, give m[None]", MAPS[0]),
+    evaluated("The maps have shape (2, 6, 8) for 3 images. Give one map per image: [3, h, w]", ARRAY[:2]),
+    evaluated("maps is a numpy array of uint8. Give floats: maps.astype('float32')", (255 * ARRAY).astype("uint8")),
+    evaluated("The maps are complex", ARRAY.astype(complex)),
+    evaluated("The map of image 0 contains nan at row 0, column 0", np.where(ARRAY > -1, np.nan, ARRAY)),
+    evaluated("maps is a masked array. Give values", np.ma.masked_array(ARRAY, ARRAY > 0.5)),
+    evaluated("maps is a list with no elements. Give a list of arrays", []),
+    evaluated("maps is a list with an element of type str", ["grad_cam"] * 3),
+    evaluated("maps is a list of arrays of shapes (6, 8) and (3, 8)", [ARRAY[0], ARRAY[1, :3], ARRAY[2]]),
+    evaluated("maps is a list with a sparse tensor", [MAPS[0].to_sparse()] * 3),
+    evaluated("The function given as maps returned a result of shape (6, 8)", lambda images: ARRAY[0]),
+    # Several maps, by name
+    evaluated("maps={}", {}),
+    evaluated("Give maps by name", {1: MAPS}),
+    evaluated("maps['b']: The maps have shape (2, 4, 4) for 3 images", {"a": MAPS, "b": MAPS[:2]}),
+    evaluated("maps['a']: Unknown method 'grad_cm'. Did you mean 'grad_cam'", {"a": "grad_cm"}),
+    evaluated("maps['a']: maps is a dict", {"a": {"b": MAPS}}, explainers.ExplainerError),
+    evaluated("sparseness cannot rank maps", {"a": MAPS}, metrics="sparseness"),
+    evaluated("maps['a']: shift_stability runs the method again", {"a": MAPS}, metrics="shift_stability"),
+    recommended("budget=0", budget=0),
+    recommended(r"metrics=\[\]", metrics=[]),
+    recommended("complexity has no better direction", metrics=["complexity"]),
+    recommended("Unknown method 'grad_camm'.*grad_cam", methods=["grad_camm"]),
+    recommended("methods=3", methods=3),
+    recommended("Cannot use attention_rollout", methods=["attention_rollout"]),
+    recommended("Cannot use feature_maps. It returns features", methods=["feature_maps"]),
+    recommended("layers=3", layers=3),
+    recommended("no layer 'layer9'", LayerNotFound, layers=["layer9"]),
+    removed("The map of image 2 is constant", lambda m: torch.where(torch.arange(3).view(3, 1, 1) == 2, 3.0, m)),
+    removed("The map of image 0 is constant", lambda m: torch.full_like(m, 0.1)[:, :3, :3]),
+    removed("has no positive values", lambda m: m - 1.0),
+    *(removed("Give finite maps", lambda m, v=v: torch.where(m > 0.9, v, m)) for v in (NAN, INF)),  # type: ignore[misc]
+    removed("Give one map per image", lambda m: m[:2]),
+    removed("Give floats", lambda m: m > 0.5),
+    *(removed("share", share=share) for share in (0, 1, NAN, "0.2")),
+    *(removed("samples", samples=samples) for samples in (0, 2.5)),
+    removed("progress", progress=1),
+]  # fmt: skip
+ONE, GRAY, HEAT = torch.ones(1, 2, 2), Image.new("RGB", (12, 8)), torch.rand(3, 3)
+SMOOTHED: list[Any] = [
+    {}, {"sigma": 0.1, "augment": True}, {"sigma": -0.1}, {"sigma": True}, {"sigma": 0.1, "samples": 0},
+    {"augment": False}, {"baselines": ()}, {"baselines": "blur"}, {"baselines": ("zeros", "blur"), "samples": 5},
+]  # fmt: skip
+DRAWN: list[Row] = [
+    (lambda n, x: resize(ONE[0], (4, 4)), ValueError, r"m\[None\]"),
+    (lambda n, x: resize(ONE, (0, 4)), ValueError, "at least 1"),
+    (lambda n, x: resize(ONE, (4, 4), "bicubic"), ValueError, "bilinear, cubic, nearest, area"),
+    (lambda n, x: resize(ONE, (4, 4), placement=Placement(((1.0,), (2.0,)), (4, 4))), ValueError, "placement is of"),
+    (lambda n, x: blur(HEAT, 1), ValueError, r"\[N, h, w\]"),
+    (lambda n, x: blur(HEAT[None], 0), ValueError, r"\[N, h, w\]"),
+    (lambda n, x: reduce_channels(ONE[None], "mean"), ValueError, "sum, abs_max, norm"),
+    (lambda n, x: reduce_channels(ONE), ValueError, "N, C, H, W"),
+    (lambda n, x: rank_correlation(ONE, HEAT[None]), ValueError, "same shape"),
+    (lambda n, x: ssim(ONE, HEAT[None]), ValueError, "same shape"),
+    (lambda n, x: explainers.regions(ONE[0], (2, 2), threshold=0), ValueError, "threshold=0"),
+    (lambda n, x: explainers.regions(ONE, (2, 2)), ValueError, r"map\[i\]"),
+    (lambda n, x: explainers.regions(ONE[0] * NAN, (2, 2)), ValueError, "finite"),
+    (lambda n, x: overlay(GRAY, HEAT[None]), ValueError, r"map\[0\]"),
+    (lambda n, x: overlay(GRAY, [[1.0]]), ValueError, "list"),  # type: ignore[arg-type]
+    *((lambda n, x, v=v: overlay(GRAY, HEAT, opacity=v), ValueError, "0 to 1") for v in (1.5, NAN)),  # type: ignore[misc]
+    (lambda n, x: overlay(GRAY, HEAT, colors="jet"), ValueError, "magma, viridis, signed"),
+    (lambda n, x: overlay(GRAY, HEAT, limits=(0, INF)), ValueError, "finite"),
+    (lambda n, x: overlay(Image.new("F", (4, 4)), HEAT), ValueError, "8 bits"),
+    (lambda n, x: color_map("virdis"), ValueError, "'viridis'"),
+    *((lambda n, x, s=s: color_bar(0, 1, size=s), ValueError, "too small to read") for s in ((159, 40), (160, 31))),  # type: ignore[misc]
+    (lambda n, x: explainers.show(HEAT), TypeError, "Give the result of explain"),  # type: ignore[arg-type]
+    (lambda n, x: explainers.show_channels(MAPS.expand(2, 3, 4, 4)), ValueError, r"\[K, h, w\]"),
+    (lambda n, x: explainers.show_channels(MAPS, [3]), BadOption, "Unknown channel 3"),
+    *((lambda n, x, given=given: smooth("integrated_gradients", **given), BadOption, "") for given in SMOOTHED),  # type: ignore[misc]
+    (lambda n, x: smooth("saliency", baselines=("zeros", "blur")), BadOption, "baseline"),
+    (lambda n, x: Augment(zoom=-1), BadOption, "zoom"),
+]  # fmt: skip
+
+
+def shown(error: str, kind: type[Exception] = BadOption, *images: Any, **changed: Any) -> Row:
+    return lambda n, x: explainers.show(explainers.explain("saliency", n, x), *images, **changed), kind, error
+
+
+SHOWN: list[Row] = [
+    shown("1 images were given for 3 maps", ValueError, Image.new("RGB", (8, 8))),
+    shown("most=0", most=0),
+    shown("jet", colors="jet"),
+    shown("low below high", limits=(2, 1)),
+]
+
+
 def test_wrong_uses_are_refused() -> None:
-    for row in EXPERIMENTS:
+    for row in (*EXPERIMENTS, *METRICS, *DRAWN, *SHOWN):
         net, images = Counting().eval(), random_images()
         with nothing_left(net, images):
             check(row, net, images)

@@ -102,7 +102,7 @@ def test_field_equals_brute_force(name):
     rows, columns = model(images).shape[2:]
     for cell in ((0, 0), (rows // 2, columns // 2), (rows - 1, columns - 1)):
         assert field(model, images, layer, cell) == field_by_brute_force(model, (11, 14), cell)
-    for beyond in ((rows, 0), (0, columns)):
+    for beyond in ((rows, 0), (0, columns), (0, -1)):
         with pytest.raises(ValueError, match="outside"):
             field(model, images, layer, beyond)
 
@@ -228,17 +228,3 @@ def test_central_fields_are_those_of_single_layers() -> None:
     layouts = [at, layer_layout(view, images, "2"), replace(at, name="1"), replace(at, name="5")]
     found = center_fields(view.network, images, layouts)
     assert found == [(6, 6, 11, 11), field(model, images, "2", (3, 3)), None, None]
-
-
-def test_wrong_use_is_refused_with_the_remedy():
-    relu = nn.ReLU()
-    model = sequence(nn.Conv2d(3, 4, 3), relu, nn.Conv2d(4, 4, 3), relu, nn.Flatten())
-    for layer, cell, words in (
-        ("0", (6, 0), r"\(0, 0\) to \(5, 5\)"),
-        ("0", (0, -1), "outside"),
-        ("9", (0, 0), "no layer"),
-        ("1", (0, 0), "'1#0', '1#1'"),
-        ("4", (0, 0), "without height and width"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            field(model, torch.zeros(1, 3, 8, 8), layer, cell)

@@ -7,6 +7,7 @@ import torch
 
 import explainers
 from explainers import default_layer, explain, feature_maps, grad_cam, list_layers
+from tests.support.calls import codes
 from tests.support.nets import act_grad, as_maps, random_images
 from tests.support.oracles.attention import two_blocks
 from tests.support.token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
@@ -29,10 +30,6 @@ NETWORKS = {
     "eight by two": (lambda: two_blocks((8, 2)), (128, 32), "blocks.1.ln_1"),
     "pooled patches, last token": (lambda: plain_vit(1, "patches", is_last=True), WIDE, "norm"),
 }
-
-
-def codes(explanation, row=0):
-    return [finding.code for finding in explanation.findings[row]]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

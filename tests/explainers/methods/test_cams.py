@@ -13,6 +13,7 @@ from explainers import BadTarget, explain, finer_cam, grad_cam, grad_cam_pp, is_
 from explainers.maps.resize import rank_correlation, reduce_channels
 from explainers.methods.cams.channel_groups import group_channels
 from tests.support import nets
+from tests.support.calls import codes
 from tests.support.nets import ClassToken, Residual, act_grad, curved, plain, random_images, rel, residual, settle
 from tests.support.oracles import drops_by_hand
 from tests.support.oracles.cams import mask_weighted_cam, rest, second_order, smooth_plus_plus
@@ -60,7 +61,9 @@ def test_the_runner_ups_map_equals_a_separate_call():
         maps = [reduce_channels(each, method.reduce) if each.ndim == 4 else each for each in maps]
         (told,) = [each for each in explain(name, net, images).findings[0] if each.code == "class_insensitive"]
         expected = {"correlation": pytest.approx(float(rank_correlation(*maps))), "runner_up": second}
-        assert told.facts == expected and not torch.equal(*maps), name
+        assert told.facts == expected and "Contrast" in told.sentence and not torch.equal(*maps), name
+    for other in (explain("saliency", residual(), images, 1), explain("saliency", net, images, compare=False)):
+        assert "class_insensitive" not in codes(other)
 
 
 # Smooth Grad-CAM++

@@ -190,13 +190,6 @@ def test_the_mask_is_invariant_to_the_scale_of_the_score():
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_without_gradient_the_mask_is_blank_with_a_finding():
-    x = bright()
-    x[:, :, 6:14, 12:20] = 0
-    explained = explain("extremal_perturbation", square(), x, 0, baseline="zeros", steps=5)
-    assert not explained.map.any() and explained.findings[0][0].code == "no_gradient"
-
-
 def test_a_failed_search_is_reported():
     """Oracle: the score decreases in every pixel, so one step from the full mask stays below the baseline's score."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 import explainers
-from explainers import BadOption, Contrast, Evaluation, Explanation, Probability, WrongType, evaluate, explain
+from explainers import BadOption, Contrast, Evaluation, Explanation, Probability, evaluate, explain
 from explainers.maps.resize import resize
 from explainers.metrics.comparison import mean_and_error
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
@@ -213,23 +212,6 @@ def test_progress_covers_all_maps_and_stops_the_call():
     assert str(over).startswith("No map has a value. Deletion: the time budget was exceeded.")
     assert found["a"].evaluation.is_complete and not found["b"].evaluation.is_complete
     assert found.best is found["a"] and bool(found["b"].evaluation.values["deletion"].isnan().all())
-
-
-@pytest.mark.parametrize(
-    ("maps", "options", "message"),
-    [
-        ({}, {}, "maps={}"),
-        ({1: chance(0)}, {}, "Give maps by name"),
-        ({"a": chance(0), "b": chance(0, 2)}, {}, r"maps\['b'\]: The maps have shape \(2, 6, 8\) for 3 images"),
-        ({"a": "grad_cm"}, {}, r"maps\['a'\]: Unknown method 'grad_cm'. Did you mean 'grad_cam'"),
-        ({"a": {"b": chance(0)}}, {}, r"maps\['a'\]: maps is a dict"),
-        ({"a": chance(0)}, {"metrics": "sparseness"}, "sparseness cannot rank maps"),
-        ({"a": chance(0)}, {"metrics": "shift_stability"}, r"maps\['a'\]: shift_stability runs the method again"),
-    ],
-)
-def test_a_refusal_names_the_map(maps: Any, options: dict[str, Any], message: str):
-    with pytest.raises((BadOption, WrongType), match=message):
-        evaluate(MODEL, IMAGES, maps, **options)
 
 
 def test_explanations_of_different_targets_need_a_target():

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import explainers
-from explainers import METHODS, BadOption, LayerNotFound, Recommendation, evaluate, explain, recommend
+from explainers import METHODS, Recommendation, evaluate, explain, recommend
 from explainers.maps.resize import resize
 from explainers.metrics.recommendation import PartialRecommendation, RankedMap, rank_maps
 from tests.explainers.metrics.test_evaluation import made
@@ -167,24 +167,6 @@ def test_the_time_limit_is_kept_and_long_methods_share_the_remaining_time():
 
 
 # The table and refusals
-
-
-def test_refusals_name_what_was_given_and_what_to_do():
-    net, images = net_and_images()
-    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (BadOption, "budget=0", {"budget": 0}),
-        (BadOption, "metrics=\\[\\]", {"metrics": []}),
-        (BadOption, "complexity has no better direction", {"metrics": ["complexity"]}),
-        (BadOption, "Unknown method 'grad_camm'.*grad_cam", {"methods": ["grad_camm"]}),
-        (BadOption, "methods=3", {"methods": 3}),
-        (BadOption, "Cannot use attention_rollout", {"methods": ["attention_rollout"]}),
-        (BadOption, "Cannot use feature_maps. It returns features", {"methods": ["feature_maps"]}),
-        (BadOption, "layers=3", {"layers": 3}),
-        (LayerNotFound, "no layer 'layer9'", {"layers": ["layer9"]}),
-    ]
-    for error, words, keywords in cases:
-        with nothing_left(net, images), pytest.raises(error, match=words):
-            recommend(net, images, **keywords)
 
 
 # Values that belong to one map

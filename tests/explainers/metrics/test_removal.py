@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
 import explainers
-from explainers import BadOption, evaluate, remove_brightest
+from explainers import evaluate, remove_brightest
 from tests.support.nets import LinearScore, random_images, residual
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -117,26 +115,6 @@ def test_progress_can_stop_the_call():
     found = removed(MAPS[:1], batch_size=2, progress=lambda step: steps.append(step.done) or len(steps) < 2)
     assert steps == [2, 4] and found.without_brightest.isfinite().all()
     assert found.without_random[0, :2].isfinite().all() and found.without_random[0, 2:].isnan().all()
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "message"),
-    [
-        (lambda maps: torch.where(torch.arange(3).view(3, 1, 1) == 2, 3.0, maps), {}, "The map of image 2 is constant"),
-        (lambda maps: torch.full_like(maps, 0.1)[:, :3, :3], {}, "The map of image 0 is constant"),
-        (lambda maps: maps - 1.0, {}, "has no positive values"),
-        (lambda maps: torch.where(maps > 0.9, torch.nan, maps), {}, "Give finite maps"),
-        (lambda maps: torch.where(maps > 0.9, torch.inf, maps), {}, "Give finite maps"),
-        (lambda maps: maps[:2], {}, "Give one map per image"),
-        (lambda maps: maps > 0.5, {}, "Give floats"),
-        *((lambda maps: maps, {"share": share}, "share") for share in (0, 1, math.nan, "0.2")),
-        *((lambda maps: maps, {"samples": samples}, "samples") for samples in (0, 2.5)),
-        (lambda maps: maps, {"progress": 1}, "progress"),
-    ],
-)
-def test_wrong_maps_and_options_are_refused(change, options, message):
-    with pytest.raises(BadOption, match=message):
-        removed(change(MAPS), IMAGES, **options)
 
 
 def test_videos_are_moved_along_all_axes():

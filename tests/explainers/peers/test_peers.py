@@ -13,7 +13,7 @@ from torch import nn
 import explainers
 from explainers import METHODS, ExplainerError, Logit, default_layer, explain, feature_maps, grad_cam, saliency
 from tests.support import nets
-from tests.support.calls import NAMES, OF_LAYERS, call
+from tests.support.calls import NAMES, OF_LAYERS, call, codes
 from tests.support.nets import act_grad, cam_by_hand, check_once, plain, random_images, rel, residual, settle
 from tests.support.oracles import drops_by_hand
 from tests.support.token_nets import swin_v1, vit
@@ -227,10 +227,6 @@ def test_p80_a_refused_model_fails_once_and_prints_nothing(capfd):
 
 
 # Units, warnings, values and cost
-
-
-def codes(explanation, index=0):
-    return [finding.code for finding in explanation.findings[index]]
 
 
 def test_p20_uniform_positive_map_is_a_quarter_everywhere():
