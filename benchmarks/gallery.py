@@ -1,12 +1,11 @@
 """Every method on the same four images: `python -m benchmarks.gallery` writes docs/gallery.md and docs/gallery/.
 
-`--only NAME` computes the maps of single methods, and `--only` without a name writes only the text. The text consists
+`--only NAME` computes the maps of single methods, and `--text` writes only the text. The text consists
 of the page's texts and of measured results, so that each sentence is written once.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from jinja2 import Template
 from PIL import Image
 
 import explainers
+from benchmarks import options
 from benchmarks.faithfulness.measure import question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
@@ -139,14 +139,11 @@ def predictions(model: Model, images: list[Image.Image]) -> str:
 
 def main() -> None:
     """Write the page and its images."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    only = "compute only the maps of these methods, or without a name none"
-    parser.add_argument("--only", nargs="*", metavar="NAME", choices=list(explainers.METHODS), help=only)
-    given = parser.parse_args()
+    given = options(__doc__, text=False, only=tuple(explainers.METHODS))
     model, images = load_model(), [open_image(name) for name in IMAGES]
     save(strip([model.crop(image) for image in images]), "images")
     for method in explainers.METHODS.values():
-        if has_maps(method) and (given.only is None or method.name in given.only):
+        if has_maps(method) and method.name in given.only and not given.text:
             save(maps(model, method, images), method.name)
             print(method.name, flush=True)
     PAGE.write_text(page(predictions(model, images)), encoding="utf-8")

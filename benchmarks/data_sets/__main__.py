@@ -1,9 +1,9 @@
 """`python -m benchmarks.data_sets --photos FOLDER`: images per second of a run, with and without maps.
 
 Both pipelines read, decode and prepare the images in worker processes and write rows; "forward" does not compute maps.
-They alternate, and the result is the median of their ratios. --memory N repeats the images of the folder up to N, and
-prints the resident memory after each tenth. --ray 1 2 runs them on Ray with one and two workers; with --wait a batch
-waits as for a slow GPU, so that a machine with few cores shows the overhead of the engine.
+They alternate in --rounds, and the result is the median of their ratios. --memory N repeats the images of the folder
+up to N, and prints the resident memory after each tenth. --ray 1 2 runs them on Ray with one and two workers; with
+--wait a batch waits these seconds as for a slow GPU, so that a machine with few cores shows the overhead of the engine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import explainers
+from benchmarks import options
 from benchmarks.data_sets import decode
 from explainers.explanation.result import Explanation
 from saliscope.runs import ray_engine, run
@@ -28,18 +29,10 @@ from saliscope.runs.settings import Settings
 
 def main() -> None:
     """Print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", required=True, help="a source of images")
-    parser.add_argument("--limit", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--memory", type=int, help="number of images of one long run")
-    parser.add_argument("--ray", type=int, nargs="+", default=(), help="numbers of workers of runs on Ray")
-    parser.add_argument("--wait", type=float, default=0, help="seconds that a batch waits, to simulate a slow GPU")
-    arguments = parser.parse_args()
+    sizes = {"limit": 512, "rounds": 3, "workers": 1, "batch_size": 16, "memory": int, "wait": 0.0}
+    arguments = options(__doc__, photos="assets/examples", ray=[int], **sizes)
     explainers.keep_freed_memory()
-    for workers in arguments.ray:
+    for workers in arguments.ray or ():
         print(f"Ray, workers: {workers}, images per second: {speed(arguments, workers):.1f}", flush=True)
     if arguments.memory:
         memory(arguments)

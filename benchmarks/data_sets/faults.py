@@ -8,7 +8,6 @@ its kind. Any other fault that an answer claims is counted too. Observations, su
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import math
@@ -203,7 +202,6 @@ def is_kind(case: Case, given: Answer) -> bool:
 
 def main() -> None:
     """Print a table of the runs, and the numbers of found faults and of false claims."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)  # the networks are too small for more
     start = time.perf_counter()
     print("| fault | network, images, accuracy | found | first answer | other faults claimed |\n|---|---|---|---|---|")

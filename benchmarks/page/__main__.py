@@ -1,6 +1,7 @@
 """Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
-`python -m benchmarks.page` prints all of them, and `--only clicks` (start, long, slow, shifts) only one part.
+`python -m benchmarks.page` prints all of them, and `--only clicks` (start, long, slow, shifts) only these parts.
+The app is started, and elements are clicked, `--starts` times, with a `--pause` in seconds between clicks.
 
 Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
 map is drawn; "network": the first map that the network computed is drawn.
@@ -16,6 +17,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks import options
 from benchmarks.public.client import ROOT, processor_seconds, running
 from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
@@ -176,15 +178,11 @@ PARTS = {
 
 def main() -> None:
     """Print the latencies in milliseconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=1.5, help="seconds between clicks")
-    parser.add_argument("--only", choices=PARTS)
-    options = parser.parse_args()
+    given = options(__doc__, starts=3, pause=1.5, only=tuple(PARTS))
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name in [options.only] if options.only else PARTS:
-            for part, found in PARTS[name](browser, options):
+        for name in given.only:
+            for part, found in PARTS[name](browser, given):
                 print(f"{part}:", ", ".join(f"{what} {value:.1f}" for what, value in found.items()), flush=True)
 
 

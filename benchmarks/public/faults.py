@@ -1,11 +1,11 @@
-"""Plant faults, each of which a short form of a check must notice: `python -m benchmarks.public.faults [NAME]`."""
+"""Plant faults, each of which a short form of a check must notice: `python -m benchmarks.public.faults --only NAME`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterable
 
+from benchmarks import options
 from benchmarks.public import load, soak
 from benchmarks.public.attacks import http, users
 from benchmarks.public.client import Result, Row, Server, running, show
@@ -59,10 +59,8 @@ FAULTS: dict[str, Callable[[], list[str]]] = {
 
 def main() -> int:
     """Print a line for each fault; return 1 if one was not noticed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FAULTS)}; all if none is named")
     rows = []
-    for name in parser.parse_args().names or FAULTS:
+    for name in options(__doc__, only=tuple(FAULTS)).only:
         found = FAULTS[name]()
         rows.append(Row(name, found[0][:70] if found else "nothing wrong", "noticed", bool(found)))
     return show("planted", rows)

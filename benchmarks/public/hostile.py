@@ -7,7 +7,6 @@ a preview. It must be opened or refused with a message; nothing may crash, take 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -91,9 +90,7 @@ def rows(groups: dict[str, Found]) -> list[Row]:
 
 def main() -> int:
     """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", default=os.environ.get("SALISCOPE_HOSTILE", ""), help="a folder with more files")
-    folder = parser.parse_args().folder
+    folder = os.environ.get("SALISCOPE_HOSTILE")
     groups = decode([*images.cases(), *(images.folder(Path(folder)) if folder else [])])
     found, failures = checkpoints.load()
     failures = [*(failure for group in groups.values() for failure in group.failures), *failures]

@@ -1,14 +1,14 @@
 """Many users at once: `make load`.
 
-Each of `--users` uses `gradio_client` with a different image, whose answer is computed once before. Everyone must get
-the answer for this image; the only refusal is "queue is full", after which a user tries again. Part of the traffic is
-hostile and must change nothing. Requests are answered in turn, so the number of answers between a request and its own
-answer is counted. Times are shown only, because a busy machine changes them. Starts no request after `--minutes`.
+Each of `--users` uses `gradio_client` with a different image, whose answer is computed once before, and asks `--rounds`
+times. Everyone must get the answer for this image; the only refusal is "queue is full", after which a user tries again.
+Part of the traffic is hostile and must change nothing. Requests are answered in turn, so the number of answers between
+a request and its own answer is counted. Times are shown only, because a busy machine changes them. Starts
+no request after `--minutes`.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -22,6 +22,7 @@ from typing import Any
 
 from gradio_client import Client, handle_file
 
+from benchmarks import options
 from benchmarks.public.client import FILE, Row, Server, crop, repeatedly, running, show, status, upload
 
 MORE = 1.3
@@ -148,11 +149,7 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
 
 def main() -> int:
     """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3, help="requests of each user")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, users=100, rounds=3, minutes=10.0)
     with running() as server:
         return show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
 

@@ -4,18 +4,21 @@ python -m benchmarks.zoo                      all, in 20 minutes on two idle cor
 python -m benchmarks.zoo --only "swin|vit"    only networks whose name matches; writes no page
 python -m benchmarks.zoo --checks layout lrp  some checks
 
+`--workers` is the number of processes.
+
 The exit status is 1 if any cell is wrong or a crash, whose trace follows its row.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import re
 import sys
 import warnings
 from pathlib import Path
+
+from benchmarks import options
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
 
@@ -29,11 +32,7 @@ def main() -> int:
     from benchmarks.zoo.networks import networks
     from benchmarks.zoo.runner import Limits, examine_all, summary, write
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
-    parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="run only these checks")
-    parser.add_argument("--workers", type=int, default=2, help="number of processes")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, only="", checks=tuple(CHECKS), workers=2)
     warnings.filterwarnings("ignore")
     detection, segmentation = "torchvision.models.detection", "torchvision.models.segmentation"
     for name in (detection, segmentation, "timm", "transformers", "segmentation_models_pytorch"):

@@ -66,7 +66,7 @@ MOST = 1_500_000
 
 
 def test_every_method_has_an_entry_and_the_text_is_current() -> None:
-    """If this fails, run `python -m benchmarks.gallery --only`, with the names of the methods whose maps changed."""
+    """If this fails, run `python -m benchmarks.gallery --only` with the methods whose maps changed, or `--text`."""
     stored = gallery.PAGE.read_text(encoding="utf-8")
     images = [gallery.open_image(name) for name in gallery.IMAGES]
     assert stored == gallery.page(gallery.predictions(load_model(), images))
