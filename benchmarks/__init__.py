@@ -28,3 +28,10 @@ def options(doc: str | None, **defaults: Any) -> argparse.Namespace:
             several = "+" if isinstance(default, list) else None
             parser.add_argument(flag, type=kind, nargs=several, default=None if first is kind else default)
     return parser.parse_args()
+
+
+def filled(page: str, name: str, lines: list[str]) -> str:
+    """Return a page with other lines between its two comments of this name."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    head, _, rest = page.partition(begin)
+    return head + begin + "\n".join(lines) + "\n" + end + rest.partition(end)[2]

@@ -18,26 +18,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from PIL import Image
 from torchvision.models import get_model
 
 import explainers
 from benchmarks import options
-from saliscope import zoo
+from benchmarks.gallery import open_image
 from saliscope.compute.methods.costs import FILE
-from saliscope.images import examples
+from saliscope.zoo import load_model
 
 THREADS, SECONDS, QUICK = 2, 90.0, 1.0
 """Threads of torch; time limit of long methods; faster methods than `QUICK` run three times, and the minimum counts."""
 
 Case = tuple[str, Any, torch.Tensor, Any]
 """The name of a network, the network, its input, and the target."""
-
-
-def default_case() -> Case:
-    """Return the default network and an example image."""
-    model, example = zoo.load_model("auto"), next(iter(examples.all_examples().values()))
-    return model.name, model.network, model.prepare(Image.open(example.path).convert("RGB")), None
 
 
 @functools.cache
@@ -79,7 +72,8 @@ def main() -> None:
     arguments = options(__doc__, out=FILE, only=[str])
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
-    default = default_case()
+    model = load_model("auto")
+    default: Case = model.name, model.network, model.prepare(open_image("dog")), None
     unit = forward(*default[1:3])
     table: dict[str, Any] = {"passes": {}, "elsewhere": {}}
     if arguments.only:

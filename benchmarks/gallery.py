@@ -14,14 +14,13 @@ from PIL import Image
 
 import explainers
 from benchmarks import options
-from benchmarks.faithfulness.measure import question
+from benchmarks.faithfulness.measure import ROOT, amount, question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES
 from saliscope.compute.methods.lines import GROUP_TITLES, LINES
 from saliscope.zoo import Model, load_model
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 IMAGES = ("coffee", "goldfish", "pair", "hopper")
 SIDE, GAP, SECONDS = 160, 4, 60.0
@@ -105,10 +104,9 @@ def guide(method: explainers.Method) -> list[str]:
 def cost(method: explainers.Method) -> str:
     """Return the forward passes of one map, and what the method needs."""
     passes, network = costs_table()["passes"][method.name], costs_table()["elsewhere"].get(method.name)
-    amount = f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):,.0f}"
     needs = {"a layer": method.takes_layer, "a gradient": method.gradients}
     needed = " and ".join(word for word, needed in needs.items() if needed) or "only scores"
-    return f"{amount} forward passes{f' of {network}' if network else ''}. Needs {needed}."
+    return f"{amount(passes)} forward passes{f' of {network}' if network else ''}. Needs {needed}."
 
 
 def verdict(method: explainers.Method) -> str:

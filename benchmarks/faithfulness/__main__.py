@@ -23,7 +23,8 @@ from pathlib import Path
 import explainers
 from benchmarks import options
 from benchmarks.faithfulness import measure
-from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, costs, paths, photographs, randomize
+from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, paths, photographs, randomize
+from saliscope.compute.methods.costs import table as costs_table
 from saliscope.zoo import Model, load_model
 
 TIERS = ((15.0, 6), (200.0, 3), (math.inf, 1))
@@ -42,14 +43,14 @@ def main() -> None:
         cache = Cache(file, {"network": model.name, "steps": STEPS, "precision": arguments.precision})
         run(arguments, model, cache)
         found = measure.verdicts(cache)
-        print("\n".join([measure.about(found), "", *measure.table(found, costs())]))
+        print("\n".join([measure.about(found), "", *measure.table(found)]))
         if arguments.write:
             measure.write(found)
 
 
 def run(arguments: argparse.Namespace, model: Model, cache: Cache) -> None:
     """Measure quick methods on all images, then medium and slow ones, in a random order: the first represent all."""
-    passes, least = costs(), -1.0
+    passes, least = costs_table()["passes"], -1.0
     photos = [path for folder in arguments.photos for path in paths(folder, arguments.limit)]
     random.Random(0).shuffle(photos)
     chosen = [explainers.METHODS[name] for name in arguments.only if name not in CONTROLS]

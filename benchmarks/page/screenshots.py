@@ -1,7 +1,4 @@
-"""Write the screenshots of docs/page.md into docs/screenshots: `python -m benchmarks.page.screenshots`.
-
-A new screenshot is only kept if it differs visibly, so that a run without a change of the page changes no file.
-"""
+"""Write the screenshots of docs/page.md into docs/screenshots: `python -m benchmarks.page.screenshots`."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -28,21 +24,12 @@ VIEWS = {
 """File, name of the view, and the button that is pressed in it."""
 STILL_TIME = 6
 """Seconds after which a view has drawn its answer."""
-DIFFERENT = 2.0
-"""Mean difference of two screenshots, of 255, from which the page has changed."""
 
 
 def save(page: Any, name: str) -> None:
-    """Write a screenshot as WebP, unless the screenshot that is there looks the same."""
+    """Write a screenshot as WebP."""
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    path = FOLDER / f"{name}.webp"
-    if path.exists():
-        with Image.open(path) as former:
-            if former.size == image.size:
-                pixels = [np.asarray(each.convert("RGB"), dtype=float) for each in (former, image)]
-                if np.abs(pixels[0] - pixels[1]).mean() < DIFFERENT:
-                    return
-    image.save(path, quality=75, method=6)
+    image.save(FOLDER / f"{name}.webp", quality=75, method=6)
 
 
 def explain(visit: Visit) -> None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import httpx
 from PIL import Image
 
 import explainers
+from tests.support.image_files import save
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 180.0
@@ -280,13 +280,8 @@ class Visitor:
 def crop(rng: random.Random, side: int) -> bytes:
     """Return a random part of an example as JPEG of this width in pixels."""
     with Image.open(rng.choice(EXAMPLES)) as image:
-        part = rng.uniform(0.5, 1.0)
-        wide, high = int(part * image.width), int(part * image.height)
-        left, top = rng.randint(0, image.width - wide), rng.randint(0, image.height - high)
-        small = image.convert("RGB").resize((side, side * high // wide), box=(left, top, left + wide, top + high))
-    file = BytesIO()
-    small.save(file, "JPEG")
-    return file.getvalue()
+        box = (rng.randrange(image.width // 2), rng.randrange(image.height // 2), *image.size)
+        return save(image.convert("RGB").resize((side, side * image.height // image.width), box=box), "JPEG")
 
 
 # What a process uses, from /proc (Linux only)

@@ -95,16 +95,14 @@ class Traffic:
 
 def attack(server: Server, rng: random.Random, sent: list[int]) -> None:
     """Send a hostile request."""
-    sent.append(rng.randrange(4))
+    sent.append(rng.randrange(3))
     if sent[-1] == 0:
-        upload(server, rng.randbytes(200_000), "x.png")
+        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + rng.randbytes(200_000), "x.png"), "meta": FILE}
+        status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
     elif sent[-1] == 1:
         status(server, "POST /gradio_api/call/explain", b"[" * 50_000)
-    elif sent[-1] == 2:
-        status(server, "GET /gradio_api/file=/etc/passwd")
     else:
-        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + bytes(99), "x.png"), "meta": FILE}
-        status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
+        status(server, "GET /gradio_api/file=/etc/passwd")
 
 
 def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[Row], list[str]]:

@@ -38,15 +38,12 @@ def main() -> int:
     for name in (detection, segmentation, "timm", "transformers", "segmentation_models_pytorch"):
         importlib.import_module(name)  # once, before the processes fork
     found = [network for network in networks() if re.search(chosen.only, network.name)]
-    order = [network.name for network in found]
-    found.sort(key=lambda network: not network.name.startswith("own"))  # no package tests these, so they run first
     rows = []
     for row in examine_all(found, chosen.checks, chosen.workers, Limits()):
         rows.append(row)
         size = "{} × {}".format(*row.size)
         print(f"{row.verdict:8}{row.check:21}{row.network}, {size}: {row.words[:300]} ({row.seconds} s)", flush=True)
         print(row.trace if row.verdict == "crash" else "", end="")
-    rows.sort(key=lambda row: order.index(row.network))
     print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
     if not chosen.only and len(chosen.checks) == len(CHECKS):
         write(rows, PAGE)

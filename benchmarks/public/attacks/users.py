@@ -291,16 +291,14 @@ def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
 
 def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
-    before = client.megabytes(server.process.pid)
-    config = httpx.get(f"{server.url}/config", timeout=60).json()
-    asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
-    event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())
-    message = {"data": [], "fn_index": event["id"], "event_data": asked}
+    before, visitor = client.megabytes(server.process.pid), httpx.Client(base_url=server.url, timeout=60)
+    config = visitor.get("/config").json()
     stream = "GET /gradio_api/queue/data?session_hash=unread{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for streams in (False, True):
         for number in range(SESSIONS):
             name = f"unread{number}" if streams else f"without{number}"
-            status(server, "POST /gradio_api/queue/join", {**message, "session_hash": name})
+            with contextlib.suppress(httpx.HTTPError):
+                client.Visitor(visitor, name, config).post("hl-page", "open", address="", first=True)
         with connections(server, SESSIONS * streams, stream):
             served = _is_served(server, PATIENCE)
             words = f"another visitor is served while there are {SESSIONS} sessions, streams: {streams}"

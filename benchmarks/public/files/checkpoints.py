@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save as tensors
 from torch import nn
 
 from benchmarks.public.client import Row, megabytes, reset_peak
@@ -176,16 +177,6 @@ def values() -> Files:
     yield from ((f"value_{name}.pt", saved({**good, "3.bias": value})) for name, value in wrong.items())
     yield "optimizer.pt", saved(torch.optim.SGD(network().parameters(), 0.1).state_dict())
     yield "exported.pt2", saved(torch.export.export(network().eval(), (torch.zeros(1, 3, 3, 3),)), torch.export.save)
-
-
-def tensors(weights: dict[str, torch.Tensor]) -> bytes:
-    """Return a safetensors file."""
-    header, body = {}, b""
-    for name, value in weights.items():
-        kind, data = {torch.float32: "F32", torch.int64: "I64"}[value.dtype], value.contiguous().numpy().tobytes()
-        header[name] = {"dtype": kind, "shape": [*value.shape], "data_offsets": [len(body), len(body) + len(data)]}
-        body += data
-    return with_header(header, body)
 
 
 def with_header(header: bytes | dict[str, Any], body: bytes = b"", length: int | None = None) -> bytes:
