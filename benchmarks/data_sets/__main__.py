@@ -12,6 +12,7 @@ import argparse
 import itertools
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -42,8 +43,14 @@ def main() -> None:
 
 def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
     """Return the images per second of a run without its first eighth, since worker processes take seconds to start."""
-    seen: list[tuple[float, int]] = []
-    report = lambda done, total: seen.append((time.perf_counter(), done))  # noqa: E731
+    seen, step = [(0.0, 0)], max(1, (arguments.memory or sys.maxsize) // 10)
+
+    def report(done: int, total: int | None) -> None:
+        if done // step > seen[-1][1] // step:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
+        seen.append((time.perf_counter(), done))
+
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(batch_size=arguments.batch_size)
         job = run.prepare(settings, arguments.photos, folder, limit=arguments.limit)
@@ -51,7 +58,7 @@ def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
             job.model.network.register_forward_pre_hook(lambda *_: time.sleep(arguments.wait))
         workers = ray_engine.Workers(most=ray, cpus=1) if ray else arguments.workers
         (ray_engine if ray else run).run(job, decode=decode, workers=workers, report=report)
-        start, first = next(each for each in seen if each[1] >= len(job.listing.items) / 8)
+        start, first = next(each for each in seen[1:] if each[1] >= len(job.listing.items) / 8)
     end, last = seen[-1]
     return (last - first) / (end - start)
 
@@ -86,19 +93,10 @@ def memory(arguments: argparse.Namespace) -> None:
     """Print the peak of the memory after each tenth of a long run over links to the images of a folder."""
     files = [path for path in sorted(Path(arguments.photos).rglob("*")) if path.is_file()]
     with tempfile.TemporaryDirectory() as folder:
-        links, shown, step = Path(folder) / "links", [0], max(1, arguments.memory // 10)
-        links.mkdir()
         for k, path in zip(range(arguments.memory), itertools.cycle(files), strict=False):
-            (links / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
-
-        def report(done: int, total: int | None) -> None:
-            if done >= shown[-1] + step:
-                shown.append(done)
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
-
-        job = run.prepare(Settings(batch_size=arguments.batch_size), str(links), str(Path(folder) / "run"))
-        run.run(job, decode=decode, workers=arguments.workers, report=report)
+            (Path(folder) / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
+        arguments.photos, arguments.limit = folder, None
+        speed(arguments)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ its kind. Any other fault that an answer claims is counted too. Observations, su
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import nn
 
 from benchmarks.data_sets import decode
 from saliscope.runs import run
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report.answers import SHOWN, Answer
 from saliscope.runs.report.content import analyze
 from saliscope.runs.report.context import Report
@@ -54,8 +55,7 @@ DAMAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A run: its fault, a variant of it, the number of images, the network and the seed."""
 
     kind: str
@@ -182,13 +182,8 @@ def answer(case: Case) -> tuple[float, list[Answer]]:
         model = make(case, images)
         job = run.prepare(Settings(batch_size=50), str(images), out, model=model)
         run.run(job, decode=decode, workers=0)
-
-        def read(path: str) -> Image.Image | None:
-            with contextlib.suppress(OSError):
-                return Image.open(images / path).convert("RGB")
-            return None
-
-        found = analyze(open_run(out), Report(read, model))
+        data = open_run(out)
+        found = analyze(data, Report(FinishedRun(data, decode, model).image, model))
         columns = found.page.columns
         accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
         return float(accuracy), found.answers.all

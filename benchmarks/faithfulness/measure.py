@@ -11,9 +11,9 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -49,8 +49,7 @@ QUESTIONS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions
 Verdict = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Photo:
+class Photo(NamedTuple):
     """One image: its name, the network's input [1, C, H, W] and the predicted class."""
 
     name: str

@@ -15,9 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from PIL import Image
@@ -49,8 +48,7 @@ MAPS = ("grid", "pixels", "heat", "features")
 LAYERS = ("", "", "", "stages.1", "stages.2", "stages.4", "head")
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(NamedTuple):
     """A running app."""
 
     url: str
@@ -113,8 +111,7 @@ def _wait(server: Server, model: bool) -> None:
 # Requests: as they are written, of a program, and of the page
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One attack: what the server did, and what it may do."""
 
     name: str
@@ -317,8 +314,7 @@ def children(process: int) -> list[int]:
 # The table
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of a table: what was tested, what was measured, the limit, and whether it holds."""
 
     name: str

@@ -13,7 +13,6 @@ import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,40 +54,36 @@ class Traffic:
     """Requests of all users, counted."""
 
     def __init__(self, until: float, late: float) -> None:
-        self.end, self.late = until, late
-        self._waiting, self._lock = 0, threading.Lock()
+        self.end, self.late, self.waiting = until, late, set[Path]()
         self.answers: list[tuple[float, int, int]] = []
         """The seconds, the requests without an answer when it was sent, and the answers to all users from then until
         its own; with this one.
         """
         self.wrong: list[str] = []
-        self.full = 0
+        self.full: list[str] = []
 
     def ask(self, user: User, rounds: int) -> bool:
         """Ask again and again, after a refusal a little later; return whether there was an answer."""
         done, answered = 0, False
         while done < rounds and time.monotonic() < self.end:
-            with self._lock:
-                self._waiting += 1
-                before, answers, started = self._waiting, len(self.answers), time.monotonic()
+            self.waiting.add(user.image)
+            before, answers, started = len(self.waiting), len(self.answers), time.monotonic()
             found, error = None, ""
             try:
                 found = user.answer(self.late)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {str(failure)[:150]}"
             full = "Queue is full" in error or "requests are in progress" in error
-            with self._lock:
-                self._waiting -= 1
-                self.full += full
-                if not error:
-                    seconds = time.monotonic() - started
-                    self.answers.append((seconds, before, len(self.answers) + 1 - answers))
-                    error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
-                    answered = True
-                if error and not full:
-                    self.wrong.append(error)
+            self.waiting.discard(user.image)
+            if not error:
+                self.answers.append((time.monotonic() - started, before, len(self.answers) + 1 - answers))
+                error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
+                answered = True
             if full:
+                self.full.append(error)
                 time.sleep(10.0)
+            elif error:
+                self.wrong.append(error)
             done += not full
         return answered
 
@@ -127,7 +122,7 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
         traffic, sent, rng = Traffic(until, LATE + TIMES * sum(times)), list[int](), random.Random(1)
         with repeatedly(lambda: attack(server, rng, sent), pause=0.3), ThreadPoolExecutor(count) as pool:
             served = sum(pool.map(lambda user: traffic.ask(user, rounds), users))
-    full, wrong = traffic.full, traffic.wrong
+    full, wrong = len(traffic.full), traffic.wrong
     one, distinct = statistics.mean(times[len(times) // 4 :]), len({user.expected for user in users})
     columns = [sorted(column) for column in zip(*traffic.answers or [(0.0, 0, 0)], strict=True)]
     late, most_before, most_until = (column[int(0.95 * len(column))] for column in columns)

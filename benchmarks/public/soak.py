@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 from scipy import stats  # a requirement of scikit-learn
@@ -51,8 +51,7 @@ SURE = 3.3
 """Standard errors of the slope in a leak that is noticed in 19 of 20 runs: 1.65 for each of the two errors."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The page at rest after a round."""
 
     memory: float

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 
@@ -39,8 +40,7 @@ SHOWN = {"refused": "unsupported", "right": "correct"}
 """Verdicts with another name on the page."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One cell: `verdict` is "right", "refused", "wrong", "crash" or "slow"; `words` are the reason or the result."""
 
     network: str
