@@ -75,21 +75,17 @@ def draw(label: int, random: np.random.Generator, noise: float, marked: bool = F
     x, y = (int(each) for each in random.integers(r + 1, SIDE - 1 - r, 2))
     pen = ImageDraw.Draw(image)
     turn = random.normal(0, 0.12)
-
-    def corners(count: int, start: float) -> list[tuple[float, float]]:
-        angles = [start + turn + 2 * math.pi * k / count for k in range(count)]
-        return [(x + r * math.cos(angle), y + r * math.sin(angle)) for angle in angles]
-
-    polygons = {"square": (4, math.pi / 4), "diamond": (4, 0.0), "triangle": (3, -math.pi / 2)}
-    a, b, c, d = corners(4, 0.0)
+    polygons = {"square": (4, 0.0), "diamond": (4, 45.0), "triangle": (3, 0.0)}
+    across, down = r * math.cos(turn), r * math.sin(turn)
     lines = {
-        "cross": [(*a, *c), (*b, *d)],
+        "cross": [(x - across, y - down, x + across, y + down), (x + down, y - across, x - down, y + across)],
         "rows": [(x - r, y + offset, x + r, y + offset) for offset in (-r, 0, r)],
         "columns": [(x + offset, y - r, x + offset, y + r) for offset in (-r, 0, r)],
     }
     name, width = NAMES[label], max(3, r // 3)
     if name in polygons:
-        pen.polygon(corners(*polygons[name]), fill=color)
+        sides, start = polygons[name]
+        pen.regular_polygon((x, y, r), sides, start + math.degrees(turn), fill=color)
     elif name in ("circle", "ring"):
         pen.ellipse((x - r, y - r, x + r, y + r), color if name == "circle" else None, color, width)
     for line in lines.get(name, ()):

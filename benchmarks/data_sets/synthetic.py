@@ -50,14 +50,10 @@ def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> Non
     for number, part in enumerate(parts):
         shown = [_row(random, k, names) for k in range(number * shard, min((number + 1) * shard, rows))]
         pq.write_table(pa.Table.from_pylist(shown, SCHEMA), folder / part, compression="zstd")
-    settings = {
-        "model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "where": "", "options": {},
-        "labels_and_preprocessing": "synthetic",
-    }  # fmt: skip
-    manifest = {
-        "settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax", "source": "nowhere",
-        "counts": {"images": rows}, "parts": parts,
-    }  # fmt: skip
+    settings = {"model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
+    settings |= {"where": "", "labels_and_preprocessing": "synthetic"}
+    manifest = {"settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax"}
+    manifest |= {"source": "nowhere", "counts": {"images": rows}, "parts": parts}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from tests.saliscope.browser.conftest import ARGUMENTS, ROOT, STILL, Visit, chromium, served
+from benchmarks.public.client import ROOT, running
+from tests.saliscope.browser.conftest import ARGUMENTS, STILL, Visit, chromium
 
 FOLDER = ROOT / "docs" / "screenshots"
 SIZE = {"width": 1280, "height": 800}
@@ -42,9 +41,9 @@ def explain(visit: Visit) -> None:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address, sync_playwright() as player:
+    with running() as server, sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        visit = Visit(browser.new_page(viewport=SIZE, **STILL), address)
+        visit = Visit(browser.new_page(viewport=SIZE, **STILL), server.url)
         explain(visit)
         save(visit.page, "explain")
         for name, (title, button) in VIEWS.items():
@@ -54,7 +53,7 @@ def main() -> None:
             visit.page.mouse.move(0, 0)
             visit.page.wait_for_timeout(1000 * STILL_TIME)
             save(visit.page, name)
-        phone = Visit(browser.new_page(viewport=PHONE, has_touch=True, **STILL), address)
+        phone = Visit(browser.new_page(viewport=PHONE, has_touch=True, **STILL), server.url)
         explain(phone)
         save(phone.page, "phone")
         browser.close()

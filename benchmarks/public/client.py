@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,12 +296,6 @@ def megabytes(process: int, name: str = "VmRSS") -> float:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
 
 
-def reset_peak(process: int) -> None:
-    """Let the peak of the memory start at its current value."""
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{process}/clear_refs").write_text("5")
-
-
 def children(process: int) -> list[int]:
     """Return the numbers of the processes that a process has started and that still run, also by other processes."""
     found = []
@@ -323,17 +317,11 @@ class Row(NamedTuple):
     passed: bool
 
 
-def show(title: str, rows: Iterable[Row], failures: Iterable[str] = ()) -> int:
-    """Print the rows and the failures.
-
-    Returns  the exit status: 1 if a row has failed or there are failures
-    """
-    rows, failures = list(rows), list(failures)
-    names = [max([len(title), *(len(getattr(row, field)) for row in rows)]) for field in ("name", "measured", "limit")]
-    print(f"{title:<{names[0]}}  {'measured':<{names[1]}}  {'limit':<{names[2]}}")
+def show(title: str, rows: Sequence[Row], failures: Sequence[str] = ()) -> None:
+    """Print the rows and the failures, and end with the status 1 if a row has failed or there are failures."""
+    print(f"| {title} | measured | limit | result |\n|---|---|---|---|")
     for row in rows:
-        end = "" if row.passed else "  FAILED"
-        print(f"{row.name:<{names[0]}}  {row.measured:<{names[1]}}  {row.limit:<{names[2]}}{end}".rstrip())
+        print(f"| {row.name} | {row.measured} | {row.limit} | {'passed' if row.passed else 'FAILED'} |")
     for failure in failures:
         print(f"FAILED: {failure}")
-    return int(bool(failures) or not all(row.passed for row in rows))
+    sys.exit(bool(failures) or not all(row.passed for row in rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 
 from benchmarks import options
@@ -57,14 +56,14 @@ FAULTS: dict[str, Callable[[], list[str]]] = {
 """The check of a page with the fault, which returns what it finds wrong."""
 
 
-def main() -> int:
-    """Print a line for each fault; return 1 if one was not noticed."""
+def main() -> None:
+    """Print a line for each fault; end with the status 1 if one was not noticed."""
     rows = []
     for name in options(__doc__, only=tuple(FAULTS)).only:
         found = FAULTS[name]()
         rows.append(Row(name, found[0][:70] if found else "nothing wrong", "noticed", bool(found)))
-    return show("planted", rows)
+    show("planted", rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,14 +87,14 @@ def rows(groups: dict[str, Found]) -> list[Row]:
     return lines
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
     folder = os.environ.get("SALISCOPE_HOSTILE")
     groups = decode([*images.cases(), *(images.folder(Path(folder)) if folder else [])])
     found, failures = checkpoints.load()
     failures = [*(failure for group in groups.values() for failure in group.failures), *failures]
-    return show("hostile files", [*rows(groups), found], failures)
+    show("hostile files", [*rows(groups), found], failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -140,12 +139,12 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
     return rows, wrong[:10]
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
     arguments = options(__doc__, users=100, rounds=3, minutes=10.0)
     with running() as server:
-        return show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
+        show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -52,8 +51,7 @@ class Row(NamedTuple):
     trace: str = ""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits: CPU seconds of one check, seconds of one network, and seconds of all networks."""
 
     check: float = 20.0
