@@ -192,28 +192,6 @@ class DictInput(Small):
         return {"logits": super().forward(batch["pixel_values"] * batch["mask"])}
 
 
-class Swish(torch.autograd.Function):
-    """An activation with a custom backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        gate = x.sigmoid()
-        return gradient * (gate + x * gate * (1 - gate))
-
-
-class OwnFunction(Small):
-    """Two activations with a custom backward pass."""
-
-    def features(self, images: Tensor) -> Tensor:
-        return Swish.apply(self.three(Swish.apply(self.two(self.one(self.stem(images))))))
-
-
 class Repeated(Small):
     """One block that runs twice."""
 
@@ -262,7 +240,6 @@ def own() -> Iterator[Network]:
     yield Network("own dict input", lambda size: DictInput(), forward=_with_a_dict)
     # The rounding of activations depends on the range of the whole batch.
     yield Network("own quantized linear layers", lambda size: Reshaped(), finish=quantized, rounding=0.05)
-    yield Network("own autograd.Function", lambda size: OwnFunction())
     yield Network("own repeated block", lambda size: Repeated())
     yield Network("own channels last in a block", lambda size: Reshaped())
 
