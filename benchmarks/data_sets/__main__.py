@@ -31,7 +31,9 @@ from saliscope.runs.settings import Settings
 def main() -> None:
     """Print the results."""
     sizes = {"limit": 512, "rounds": 3, "workers": 1, "batch_size": 16, "memory": int, "wait": 0.0}
-    arguments = options(__doc__, photos="assets/examples", ray=[int], **sizes)
+    arguments = options(__doc__, photos=str, ray=[int], **sizes)
+    if not arguments.photos:
+        sys.exit("--photos FOLDER is missing: it names a source of images.")
     explainers.keep_freed_memory()
     for workers in arguments.ray or ():
         print(f"Ray, workers: {workers}, images per second: {speed(arguments, workers):.1f}", flush=True)
