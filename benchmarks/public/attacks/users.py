@@ -310,12 +310,12 @@ def never_read(server: Server) -> Iterator[Result]:
 def crowd(server: Server) -> Iterator[Result]:
     """Open the page as many visitors at once."""
     bounds = httpx.Limits(max_connections=2 * VISITORS)
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, limits=bounds) as client:
-        config = client.get("/config").json()
+    with httpx.Client(base_url=server.url, timeout=PATIENCE, limits=bounds) as many:
+        config = many.get("/config").json()
 
         def visit(number: int) -> str:
             try:
-                client.Visitor(client, f"crowd{number}", config).send("hl-page", "open", first=True)
+                client.Visitor(many, f"crowd{number}", config).send("hl-page", "open", first=True)
             except (RuntimeError, httpx.HTTPError) as error:
                 return str(error)[:80]
             return "answered"
