@@ -93,7 +93,7 @@ def default_layer(subject: Subject) -> str:
     expect(split(name)[0].rpartition(".")[2] not in INNER, f"{where}: an inner projection")
     expect(share >= LATE[subject.network.kind], f"{where}: too early")
     if subject.differentiable:
-        _, slope = gradient(subject.model, subject.score(), name, images[:1])
+        _, slope = gradient(subject.plain(), subject.score(subject.plain()), name, images[:1])
         expect(float(layout.maps(slope).abs().max()) > 0, f"{where}: no gradient at its patches")
     if subject.network.kind == "segmentation":
         channels = layout.maps(torch.empty(calls[at].shape)).shape[1]
@@ -147,12 +147,12 @@ def _later_cut(subject: Subject, at: int, least: int) -> int | None:
     """Return the last call after `at` with a grid, on every path, whose patches have a gradient."""
     if not subject.differentiable:
         return None
-    calls, model = subject.steps[0], subject.model
+    calls, model = subject.steps[0], subject.plain()
     indices = [i for i in range(at + 1, len(calls)) if split(calls[i].name)[0].rpartition(".")[2] not in INNER]
     for i in _cuts_among(subject, indices, least):
         layout = subject.layout(calls[i].name)
         if layout is not None and min(layout.grid) >= least:
-            _, slope = gradient(model, subject.score(), calls[i].name, subject.images[:1])
+            _, slope = gradient(model, subject.score(model), calls[i].name, subject.images[:1])
             if float(layout.maps(slope).abs().max()) > 0:
                 return i
     return None
@@ -209,15 +209,16 @@ def grad_cam(subject: Subject) -> str:
     options = {"relu": False, **subject.options_for(model)}
     maps = [explainers.grad_cam(model, images[:count], subject.target, **options) for count in (1, 2)]
     found = layout_of_default(subject)
-    score = subject.score(model)
-    a, g = gradient(model, score, name, images)
+    plain = subject.plain(model)
+    score = subject.score(plain)
+    a, g = gradient(plain, score, name, images)
     expect(len(a) == 2, f"{name}: returns {tuple(a.shape)} for two images")
     # The boxes of a detector move with the features, and their selection has no gradient.
     if a.dtype == torch.float64 and subject.network.kind != "detector":
         direction = torch.randn(a[:1].shape, generator=torch.Generator().manual_seed(2)).to(a) * a.std()
 
         def along(step: float) -> float:
-            with edited(model, name, lambda tensor: tensor + step * direction):
+            with edited(plain, name, lambda tensor: tensor + step * direction):
                 return float(score(images[:1]))
 
         expect_slope(along, float((g[:1] * direction).sum()), tolerance=1e-2, agreement=1e-3)

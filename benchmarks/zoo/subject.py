@@ -103,6 +103,13 @@ class Subject:
             return self.model, self.images, 2e-3
         return precise, images, 1e-5
 
+    def plain(self, model: nn.Module | None = None) -> nn.Module:
+        """Return the network without checkpoints, inside which hooks see no gradient."""
+        plain = copy.copy(model or self.model)
+        if hasattr(plain, "use_reentrant"):
+            plain.use_reentrant = None
+        return plain
+
     @cached_property
     def scores(self) -> tuple[Tensor, Tensor]:
         """Return the scores of both images."""
@@ -116,7 +123,7 @@ class Subject:
         """Return whether the score has a gradient with respect to the image."""
         with torch.enable_grad():
             leaf = self.images[:1].clone().requires_grad_()
-            total = self.score()(leaf).sum()
+            total = self.score(self.plain())(leaf).sum()
             if not total.requires_grad:
                 return False
             (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
