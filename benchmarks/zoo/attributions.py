@@ -55,7 +55,7 @@ def steady(subject: Subject) -> str:
 def integrated_gradients(subject: Subject) -> str:
     """Integrated gradients at three points by autograd, whose gradient central differences confirm."""
     model, images, tolerance = subject.in_float64
-    x, score = images[:1], subject.score(model)
+    x, score = images[:1], subject.score(subject.plain(model))
     actual = explainers.integrated_gradients(model, x, subject.target, steps=NODES, **subject.options_for(model))
     points, weights = (torch.tensor(each).to(x) for each in numpy.polynomial.legendre.leggauss(NODES))
     leaf = ((points[:, None, None, None] + 1) / 2 * x).requires_grad_()
