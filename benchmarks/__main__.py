@@ -3,11 +3,11 @@
 python -m benchmarks                    the full run; reliable only on an idle machine
 python -m benchmarks --smoke            every case once on small images, in a minute; its times say little
 python -m benchmarks --only Grad-CAM    the cases whose title contains the word
+python -m benchmarks --rounds 5         at most 5 interleaved rounds instead of 13; with --smoke one run
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import os
@@ -22,6 +22,7 @@ from importlib.metadata import version
 
 import torch
 
+from benchmarks import options
 from benchmarks.cases import BF16, OURS, UNIT, cases
 
 HEAD = "| case | library | bare forward passes: median (min–max) | peak memory, MB |\n|---|---|---|---|"
@@ -115,11 +116,7 @@ def about(rounds: int) -> str:
 
 def main() -> None:
     """Run the cases and print each row of the table when it is measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a small version of every kind of case")
-    parser.add_argument("--rounds", type=int, help="interleaved rounds (default 13; with --smoke one run)")
-    parser.add_argument("--only", default="", help="only cases whose title contains this text")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, smoke=False, rounds=int, only="")
     warnings.filterwarnings("ignore")  # other libraries warn about hooks and gradients at every call
     rounds = arguments.rounds or (0 if arguments.smoke else 13)
     print(f"{about(rounds)}\n\n{HEAD}", flush=True)

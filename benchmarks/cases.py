@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_grad_cam
 import torch
@@ -272,8 +271,7 @@ def training_step(size: int = 32, side: int = 64) -> Contenders:
     }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One comparison on some networks: those contenders in `slow` run once; `rounds` limits the rounds.
 
     `small` are the options of the short run, which has the first network and small images; None if it has none.
@@ -285,7 +283,7 @@ class Case:
     rounds: int | None = 3
     slow: tuple[str, ...] = ()
     size: int = 1
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     unit: str = UNIT
     small: dict[str, Any] | None = None
 

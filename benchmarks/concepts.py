@@ -1,7 +1,8 @@
 """`python -m benchmarks.concepts --photos FOLDER`: feature visualization and concepts on the built-in network.
 
 FOLDER contains one folder for each class, named by its WordNet id, and `--classes FILE` the names of the ids (a table
-with tabs, the name of the network's class first). The table compares each figure with its goal.
+with tabs, the name of the network's class first). The table compares each figure with its goal. The concepts are fitted
+to `--images`, and measured on `--others`.
 
 python -m benchmarks.concepts --photos val --classes classes.tsv --images 2000
 python -m benchmarks.concepts --only classes tcav                  # these need no photos
@@ -9,10 +10,10 @@ python -m benchmarks.concepts --only classes tcav                  # these need 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
 import random
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import explainers
+from benchmarks import options
 from benchmarks.faithfulness.measure import prepare
 from explainers.students_t import t_tail
 from saliscope.zoo import Model, load_model
@@ -156,18 +158,12 @@ WITH_PHOTOS = {"autoencoder", "removal", "synthetic"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path)
-    parser.add_argument("--classes", type=Path)
-    parser.add_argument("--images", type=int, default=2000, help="images of the fit")
-    parser.add_argument("--others", type=int, default=1000, help="images on which it is measured")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    given = parser.parse_args()
+    given = options(__doc__, photos=Path, classes=Path, images=2000, others=1000, only=tuple(PARTS))
     model = load_model()
     net, images, others, labels = model.network, torch.zeros(0), torch.zeros(0), torch.zeros(0)
     if WITH_PHOTOS & set(given.only):
         if not (given.photos and given.classes):
-            parser.error(f"{', '.join(sorted(WITH_PHOTOS))} need --photos and --classes")
+            sys.exit(f"{', '.join(sorted(WITH_PHOTOS))} need --photos and --classes")
         paths = sorted(given.photos.rglob("*.JPEG"))
         random.Random(0).shuffle(paths)
         train, rest = paths[: given.images], paths[given.images : given.images + given.others]

@@ -1,6 +1,7 @@
 """Measure the cost of each method in forward passes.
 
-`OMP_WAIT_POLICY=passive python -m benchmarks.costs` writes costs.json, which the list of methods uses for its badges.
+`OMP_WAIT_POLICY=passive python -m benchmarks.costs` writes costs.json, which the list of methods uses for its badges;
+`--only NAME` measures only these methods and keeps the other rows, and `--out FILE` writes another file.
 Each method runs as on the page, with default options, for one image on the default network. Methods that do not support
 this network run on another one. The time is that of the calling thread, which takes part in every parallel region and
 sleeps while it waits (because of the variable), so other load on the machine hardly affects it.
@@ -8,36 +9,28 @@ sleeps while it waits (because of the variable), so other load on the machine ha
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import statistics
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torchvision.models import get_model
 
 import explainers
-from saliscope import zoo
+from benchmarks import options
+from benchmarks.gallery import open_image
 from saliscope.compute.methods.costs import FILE
-from saliscope.images import examples
+from saliscope.zoo import load_model
 
 THREADS, SECONDS, QUICK = 2, 90.0, 1.0
 """Threads of torch; time limit of long methods; faster methods than `QUICK` run three times, and the minimum counts."""
 
 Case = tuple[str, Any, torch.Tensor, Any]
 """The name of a network, the network, its input, and the target."""
-
-
-def default_case() -> Case:
-    """Return the default network and an example image."""
-    model, example = zoo.load_model("auto"), next(iter(examples.all_examples().values()))
-    return model.name, model.network, model.prepare(Image.open(example.path).convert("RGB")), None
 
 
 @functools.cache
@@ -76,13 +69,11 @@ def passes(method: explainers.Method, case: Case, unit: float) -> float:
 
 def main() -> None:
     """Measure the methods and write the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.costs", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=FILE)
-    parser.add_argument("--only", nargs="+", help="measure only these methods and keep the other rows")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, out=FILE, only=[str])
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
-    default = default_case()
+    model = load_model("auto")
+    default: Case = model.name, model.network, model.prepare(open_image("dog")), None
     unit = forward(*default[1:3])
     table: dict[str, Any] = {"passes": {}, "elsewhere": {}}
     if arguments.only:

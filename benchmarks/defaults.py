@@ -6,13 +6,13 @@ the completeness gap of integrated gradients and its number of points, for all e
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import Any
 
 import torch
 
 import explainers
+from benchmarks import options
 from benchmarks.gallery import ROOT, open_image
 from saliscope.zoo import load_model
 
@@ -43,10 +43,7 @@ def gap(network: Any, images: Any) -> tuple[float, int]:
 
 def main() -> None:
     """Print the table, the slowest methods first."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gaps", action="store_true", help="completeness gap of integrated gradients on every example")
-    arguments = parser.parse_args()
-    model = load_model()
+    arguments, model = options(__doc__, gaps=False), load_model()
     if arguments.gaps:
         print("| example | gap | points |\n|---|---|---|")
         for path in sorted((ROOT / "assets" / "examples").glob("*.jpg")):

@@ -10,13 +10,13 @@ and also the mean rank. precision="auto" is offered to methods with a rank above
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import explainers
+from benchmarks import options
 from benchmarks.gallery import open_image
 from explainers.maps.resize import rank_correlation
 from saliscope.zoo import load_model
@@ -51,11 +51,8 @@ def compare(network: Any, image: Any, name: str, short: dict[str, Any], long: di
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", nargs="+", default=["coffee", "goldfish", "cat"])
-    parser.add_argument("--only", nargs="+", default=list(explainers.METHODS), help="names of methods")
-    parser.add_argument("--defaults", action="store_true", help="default runs against long ones")
-    given = parser.parse_args()
+    photos = ["coffee", "goldfish", "cat"]
+    given = options(__doc__, photos=photos, only=tuple(explainers.METHODS), defaults=False)
     model = load_model()
     images = [model.prepare(open_image(name)) for name in given.photos]
     print("| method | run | mean rank | worst rank | worst distance |\n|---|---|---|---|---|")

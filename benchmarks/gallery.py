@@ -1,12 +1,11 @@
 """Every method on the same four images: `python -m benchmarks.gallery` writes docs/gallery.md and docs/gallery/.
 
-`--only NAME` computes the maps of single methods, and `--only` without a name writes only the text. The text consists
+`--only NAME` computes the maps of single methods, and `--text` writes only the text. The text consists
 of the page's texts and of measured results, so that each sentence is written once.
 """
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,14 @@ from jinja2 import Template
 from PIL import Image
 
 import explainers
-from benchmarks.faithfulness.measure import question
+from benchmarks import options
+from benchmarks.faithfulness.measure import ROOT, amount, question
 from saliscope.compute.methods.badges import table as verdicts_table
 from saliscope.compute.methods.costs import table as costs_table
 from saliscope.compute.methods.explanations import GUIDES
 from saliscope.compute.methods.lines import GROUP_TITLES, LINES
 from saliscope.zoo import Model, load_model
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE, FOLDER = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
 IMAGES = ("coffee", "goldfish", "pair", "hopper")
 SIDE, GAP, SECONDS = 160, 4, 60.0
@@ -105,10 +104,9 @@ def guide(method: explainers.Method) -> list[str]:
 def cost(method: explainers.Method) -> str:
     """Return the forward passes of one map, and what the method needs."""
     passes, network = costs_table()["passes"][method.name], costs_table()["elsewhere"].get(method.name)
-    amount = f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):,.0f}"
     needs = {"a layer": method.takes_layer, "a gradient": method.gradients}
     needed = " and ".join(word for word, needed in needs.items() if needed) or "only scores"
-    return f"{amount} forward passes{f' of {network}' if network else ''}. Needs {needed}."
+    return f"{amount(passes)} forward passes{f' of {network}' if network else ''}. Needs {needed}."
 
 
 def verdict(method: explainers.Method) -> str:
@@ -139,14 +137,11 @@ def predictions(model: Model, images: list[Image.Image]) -> str:
 
 def main() -> None:
     """Write the page and its images."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    only = "compute only the maps of these methods, or without a name none"
-    parser.add_argument("--only", nargs="*", metavar="NAME", choices=list(explainers.METHODS), help=only)
-    given = parser.parse_args()
+    given = options(__doc__, text=False, only=tuple(explainers.METHODS))
     model, images = load_model(), [open_image(name) for name in IMAGES]
     save(strip([model.crop(image) for image in images]), "images")
     for method in explainers.METHODS.values():
-        if has_maps(method) and (given.only is None or method.name in given.only):
+        if has_maps(method) and method.name in given.only and not given.text:
             save(maps(model, method, images), method.name)
             print(method.name, flush=True)
     PAGE.write_text(page(predictions(model, images)), encoding="utf-8")

@@ -7,11 +7,12 @@ it differently, and the tests find this difference.
 
 python -m benchmarks.significance --maps 1000                one image each
 python -m benchmarks.significance --maps 200 --images 10     ten images each
+
+`--steps` is the number of steps of the curves.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks import options
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import evaluator
@@ -72,11 +74,7 @@ def evaluations(maps: int, images: int, steps: int) -> Iterator[tuple[str, str, 
 
 def main() -> None:
     """Measure and print the shares of false positives by network and form."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--maps", type=int, default=1000, help="number of chance maps")
-    parser.add_argument("--images", type=int, default=1, help="number of images of each evaluation")
-    parser.add_argument("--steps", type=int, default=10, help="number of steps of the curves")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, maps=1000, images=1, steps=10)
     number, false, better = Counter[str](), Counter[str](), Counter[str]()
     for name, form, found in evaluations(arguments.maps, arguments.images, arguments.steps):
         random = {by_control["random"].verdict for by_control in found.comparisons.values()}

@@ -1,9 +1,9 @@
 """`python -m benchmarks.data_sets --photos FOLDER`: images per second of a run, with and without maps.
 
 Both pipelines read, decode and prepare the images in worker processes and write rows; "forward" does not compute maps.
-They alternate, and the result is the median of their ratios. --memory N repeats the images of the folder up to N, and
-prints the resident memory after each tenth. --ray 1 2 runs them on Ray with one and two workers; with --wait a batch
-waits as for a slow GPU, so that a machine with few cores shows the overhead of the engine.
+They alternate in --rounds, and the result is the median of their ratios. --memory N repeats the images of the folder
+up to N, and prints the resident memory after each tenth. --ray 1 2 runs them on Ray with one and two workers; with
+--wait a batch waits these seconds as for a slow GPU, so that a machine with few cores shows the overhead of the engine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import itertools
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 import explainers
+from benchmarks import options
 from benchmarks.data_sets import decode
 from explainers.explanation.result import Explanation
 from saliscope.runs import ray_engine, run
@@ -28,18 +30,12 @@ from saliscope.runs.settings import Settings
 
 def main() -> None:
     """Print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", required=True, help="a source of images")
-    parser.add_argument("--limit", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--memory", type=int, help="number of images of one long run")
-    parser.add_argument("--ray", type=int, nargs="+", default=(), help="numbers of workers of runs on Ray")
-    parser.add_argument("--wait", type=float, default=0, help="seconds that a batch waits, to simulate a slow GPU")
-    arguments = parser.parse_args()
+    sizes = {"limit": 512, "rounds": 3, "workers": 1, "batch_size": 16, "memory": int, "wait": 0.0}
+    arguments = options(__doc__, photos=str, ray=[int], **sizes)
+    if not arguments.photos:
+        sys.exit("--photos FOLDER is missing: it names a source of images.")
     explainers.keep_freed_memory()
-    for workers in arguments.ray:
+    for workers in arguments.ray or ():
         print(f"Ray, workers: {workers}, images per second: {speed(arguments, workers):.1f}", flush=True)
     if arguments.memory:
         memory(arguments)
@@ -49,8 +45,14 @@ def main() -> None:
 
 def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
     """Return the images per second of a run without its first eighth, since worker processes take seconds to start."""
-    seen: list[tuple[float, int]] = []
-    report = lambda done, total: seen.append((time.perf_counter(), done))  # noqa: E731
+    seen, step = [(0.0, 0)], max(1, (arguments.memory or sys.maxsize) // 10)
+
+    def report(done: int, total: int | None) -> None:
+        if done // step > seen[-1][1] // step:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
+        seen.append((time.perf_counter(), done))
+
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(batch_size=arguments.batch_size)
         job = run.prepare(settings, arguments.photos, folder, limit=arguments.limit)
@@ -58,7 +60,7 @@ def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
             job.model.network.register_forward_pre_hook(lambda *_: time.sleep(arguments.wait))
         workers = ray_engine.Workers(most=ray, cpus=1) if ray else arguments.workers
         (ray_engine if ray else run).run(job, decode=decode, workers=workers, report=report)
-        start, first = next(each for each in seen if each[1] >= len(job.listing.items) / 8)
+        start, first = next(each for each in seen[1:] if each[1] >= len(job.listing.items) / 8)
     end, last = seen[-1]
     return (last - first) / (end - start)
 
@@ -93,19 +95,10 @@ def memory(arguments: argparse.Namespace) -> None:
     """Print the peak of the memory after each tenth of a long run over links to the images of a folder."""
     files = [path for path in sorted(Path(arguments.photos).rglob("*")) if path.is_file()]
     with tempfile.TemporaryDirectory() as folder:
-        links, shown, step = Path(folder) / "links", [0], max(1, arguments.memory // 10)
-        links.mkdir()
         for k, path in zip(range(arguments.memory), itertools.cycle(files), strict=False):
-            (links / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
-
-        def report(done: int, total: int | None) -> None:
-            if done >= shown[-1] + step:
-                shown.append(done)
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                print(f"{done:,} images: at most {peak:.0f} MB", flush=True)
-
-        job = run.prepare(Settings(batch_size=arguments.batch_size), str(links), str(Path(folder) / "run"))
-        run.run(job, decode=decode, workers=arguments.workers, report=report)
+            (Path(folder) / f"{k:07d}{path.suffix}").symlink_to(path.resolve())
+        arguments.photos, arguments.limit = folder, None
+        speed(arguments)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,15 @@ its kind. Any other fault that an answer claims is counted too. Observations, su
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import functools
 import math
 import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from torch import nn
 
 from benchmarks.data_sets import decode
 from saliscope.runs import run
+from saliscope.runs.finished.finished_run import FinishedRun
 from saliscope.runs.report.answers import SHOWN, Answer
 from saliscope.runs.report.content import analyze
 from saliscope.runs.report.context import Report
@@ -55,8 +55,7 @@ DAMAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A run: its fault, a variant of it, the number of images, the network and the seed."""
 
     kind: str
@@ -76,21 +75,17 @@ def draw(label: int, random: np.random.Generator, noise: float, marked: bool = F
     x, y = (int(each) for each in random.integers(r + 1, SIDE - 1 - r, 2))
     pen = ImageDraw.Draw(image)
     turn = random.normal(0, 0.12)
-
-    def corners(count: int, start: float) -> list[tuple[float, float]]:
-        angles = [start + turn + 2 * math.pi * k / count for k in range(count)]
-        return [(x + r * math.cos(angle), y + r * math.sin(angle)) for angle in angles]
-
-    polygons = {"square": (4, math.pi / 4), "diamond": (4, 0.0), "triangle": (3, -math.pi / 2)}
-    a, b, c, d = corners(4, 0.0)
+    polygons = {"square": (4, 0.0), "diamond": (4, 45.0), "triangle": (3, 0.0)}
+    across, down = r * math.cos(turn), r * math.sin(turn)
     lines = {
-        "cross": [(*a, *c), (*b, *d)],
+        "cross": [(x - across, y - down, x + across, y + down), (x + down, y - across, x - down, y + across)],
         "rows": [(x - r, y + offset, x + r, y + offset) for offset in (-r, 0, r)],
         "columns": [(x + offset, y - r, x + offset, y + r) for offset in (-r, 0, r)],
     }
     name, width = NAMES[label], max(3, r // 3)
     if name in polygons:
-        pen.polygon(corners(*polygons[name]), fill=color)
+        sides, start = polygons[name]
+        pen.regular_polygon((x, y, r), sides, start + math.degrees(turn), fill=color)
     elif name in ("circle", "ring"):
         pen.ellipse((x - r, y - r, x + r, y + r), color if name == "circle" else None, color, width)
     for line in lines.get(name, ()):
@@ -183,13 +178,8 @@ def answer(case: Case) -> tuple[float, list[Answer]]:
         model = make(case, images)
         job = run.prepare(Settings(batch_size=50), str(images), out, model=model)
         run.run(job, decode=decode, workers=0)
-
-        def read(path: str) -> Image.Image | None:
-            with contextlib.suppress(OSError):
-                return Image.open(images / path).convert("RGB")
-            return None
-
-        found = analyze(open_run(out), Report(read, model))
+        data = open_run(out)
+        found = analyze(data, Report(FinishedRun(data, decode, model).image, model))
         columns = found.page.columns
         accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
         return float(accuracy), found.all
@@ -203,7 +193,6 @@ def is_kind(case: Case, given: Answer) -> bool:
 
 def main() -> None:
     """Print a table of the runs, and the numbers of found faults and of false claims."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
     torch.set_num_threads(1)  # the networks are too small for more
     start = time.perf_counter()
     print("| fault | network, images, accuracy | found | first answer | other faults claimed |\n|---|---|---|---|---|")

@@ -6,7 +6,6 @@ of 512 rows as `saliscope explain` writes them. Its images do not exist, so that
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -14,11 +13,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from benchmarks import options
 from saliscope.runs.rows import SCHEMA
 from saliscope.runs.settings import SHARD, WNIDS
 
@@ -27,9 +28,7 @@ CLASSES, TOP, GRID = 1000, 5, 7
 
 def main() -> None:
     """Print the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    rows = parser.parse_args().rows
+    rows = options(__doc__, rows=1_000_000).rows
     with tempfile.TemporaryDirectory() as place:
         folder, start = Path(place), time.perf_counter()
         write_run(folder / "run", rows)
@@ -49,57 +48,30 @@ def write_run(folder: Path, rows: int, seed: int = 0, shard: int = SHARD) -> Non
     names[0] = "tench"  # by which the classes of ImageNet are recognized
     parts = [f"part-{number:05d}.parquet" for number in range(-(-rows // shard))]
     for number, part in enumerate(parts):
-        shown = np.arange(number * shard, min((number + 1) * shard, rows))
-        pq.write_table(_shard(random, shown, names), folder / part, compression="zstd")
-    settings = {
-        "model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "where": "", "options": {},
-        "labels_and_preprocessing": "synthetic",
-    }  # fmt: skip
-    manifest = {
-        "settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax", "source": "nowhere",
-        "counts": {"images": rows}, "parts": parts,
-    }  # fmt: skip
+        shown = [_row(random, k, names) for k in range(number * shard, min((number + 1) * shard, rows))]
+        pq.write_table(pa.Table.from_pylist(shown, SCHEMA), folder / part, compression="zstd")
+    settings = {"model": "synthetic", "method": "grad_cam", "layer": None, "target": "predicted", "options": {}}
+    settings |= {"where": "", "labels_and_preprocessing": "synthetic"}
+    manifest = {"settings": settings, "weights_sha256": "0" * 64, "classes": names, "score": "softmax"}
+    manifest |= {"source": "nowhere", "counts": {"images": rows}, "parts": parts}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _shard(random: np.random.Generator, rows: np.ndarray, names: list[str]) -> pa.Table:
-    count, texts = len(rows), pa.array(names)
-    label = rows * 7919 % CLASSES  # the same labels in every run
-    others = np.concatenate([np.zeros((count, 1), int), random.integers(1, CLASSES, (count, 4))], 1)
-    top = (label[:, None] + others) % CLASSES
-    wrong = random.random(count) < 0.25
-    top[wrong] = np.roll(top[wrong], 1, axis=1)
-    p = np.sort(random.dirichlet(np.ones(TOP + 1), count), axis=1)[:, :0:-1].astype(np.float32)
-    maps = random.gamma(1.0, 1.0, (count, GRID, GRID)).astype("<f2")
-    fields = list(SCHEMA.field("top5").type.value_type)
-    classes = texts.take(pa.array(top.ravel()))
-    values = zip((classes, top.ravel(), p.ravel()), fields, strict=True)
-    entries = pa.StructArray.from_arrays([pa.array(each, field.type) for each, field in values], fields=fields)
-    offsets = pa.array(np.arange(0, TOP * count + 1, TOP), pa.int32())
-    columns = {
-        "path": [f"{WNID[k]}/{row:08d}.jpg" for k, row in zip(label, rows, strict=True)],
-        "sha256": [f"{row:064x}" for row in rows],
-        "label": texts.take(pa.array(label)),
-        "label_index": label,
-        "label_probability": np.where(wrong, p[:, 1], p[:, 0]),
-        "prediction": texts.take(pa.array(top[:, 0])),
-        "prediction_index": top[:, 0],
-        "probability": p[:, 0],
-        "correct": ~wrong,
-        "top5": pa.ListArray.from_arrays(offsets, entries),
-        "target": texts.take(pa.array(top[:, 0])),
-        "target_index": top[:, 0],
-        "score": np.log(p[:, 0]),
-        "findings": [[] for _ in rows],
-        "finding_texts": [[] for _ in rows],
-        "seconds": np.full(count, 0.01),
-        "map": [each.tobytes() for each in maps],
-        "map_scale": np.ones(count),
-        "map_height": np.full(count, GRID),
-        "map_width": np.full(count, GRID),
-    }
-    nothing = {field.name: pa.nulls(count, field.type) for field in SCHEMA}
-    return pa.table(nothing | columns).cast(SCHEMA)
+def _row(random: np.random.Generator, number: int, names: list[str]) -> dict[str, Any]:
+    label = number * 7919 % CLASSES  # the same labels in every run
+    top = [label, *((label + random.integers(1, CLASSES, TOP - 1)) % CLASSES).tolist()]
+    p = np.sort(random.dirichlet(np.ones(TOP + 1)))[:0:-1].tolist()
+    correct = bool(random.random() >= 0.25)
+    if not correct:
+        top[:2] = top[1], label
+    first = names[top[0]]
+    row = {"path": f"{WNID[label]}/{number:08d}.jpg", "sha256": f"{number:064x}", "correct": correct, "seconds": 0.01}
+    row |= {"label": names[label], "label_index": label, "label_probability": p[top.index(label)]}
+    row |= {"prediction": first, "prediction_index": top[0], "probability": p[0]}
+    row |= {"target": first, "target_index": top[0], "score": float(np.log(p[0])), "findings": [], "finding_texts": []}
+    row["top5"] = [{"class": names[k], "index": k, "probability": share} for k, share in zip(top, p, strict=True)]
+    values = random.gamma(1.0, 1.0, (GRID, GRID)).astype("<f2")
+    return row | {"map": values.tobytes(), "map_scale": 1.0, "map_height": GRID, "map_width": GRID}
 
 
 WNID = WNIDS.read_text("ascii").split()

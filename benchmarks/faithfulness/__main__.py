@@ -7,6 +7,7 @@ A run resumes where the last one with the same --cache stopped: quick methods fi
 python -m benchmarks.faithfulness --photos assets/examples ~/photos --limit 100 --cache ~/faithfulness.json --write
 python -m benchmarks.faithfulness --photos ~/photos --only lrp xrai     compare these with the controls, save nothing
 
+--limit is the number of images of each folder, evenly spaced, and --precision bf16 that of the curves.
 --write replaces the table of docs/faithfulness.md and the page's results (saliscope/compute/methods/verdicts.json).
 """
 
@@ -20,8 +21,10 @@ import time
 from pathlib import Path
 
 import explainers
+from benchmarks import options
 from benchmarks.faithfulness import measure
-from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, costs, paths, photographs, randomize
+from benchmarks.faithfulness.measure import CONTROLS, STEPS, Cache, paths, photographs, randomize
+from saliscope.compute.methods.costs import table as costs_table
 from saliscope.zoo import Model, load_model
 
 TIERS = ((15.0, 6), (200.0, 3), (math.inf, 1))
@@ -32,31 +35,25 @@ images in the randomization test.
 
 def main() -> None:
     """Measure the missing results, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--photos", type=Path, nargs="+", required=True, help="folders of images")
-    parser.add_argument("--only", nargs="+", choices=list(explainers.METHODS), metavar="NAME")
-    parser.add_argument("--limit", type=int, help="number of images per folder, evenly spaced")
-    parser.add_argument("--precision", choices=("float32", "bf16"), default="float32", help="precision of the curves")
-    parser.add_argument("--cache", type=Path, help="file that stores results; a run resumes from it")
-    parser.add_argument("--write", action="store_true", help="write docs/faithfulness.md and the page's results")
-    arguments = parser.parse_args()
+    files = {"photos": [measure.ROOT / "assets" / "examples"], "cache": Path, "write": False}
+    arguments = options(__doc__, only=tuple(explainers.METHODS), limit=int, precision="float32", **files)
     model = load_model()
     with tempfile.TemporaryDirectory() as folder:
         file = arguments.cache or Path(folder) / "faithfulness.json"
         cache = Cache(file, {"network": model.name, "steps": STEPS, "precision": arguments.precision})
         run(arguments, model, cache)
         found = measure.verdicts(cache)
-        print("\n".join([measure.about(found), "", *measure.table(found, costs())]))
+        print("\n".join([measure.about(found), "", *measure.table(found)]))
         if arguments.write:
             measure.write(found)
 
 
 def run(arguments: argparse.Namespace, model: Model, cache: Cache) -> None:
     """Measure quick methods on all images, then medium and slow ones, in a random order: the first represent all."""
-    passes, least = costs(), -1.0
+    passes, least = costs_table()["passes"], -1.0
     photos = [path for folder in arguments.photos for path in paths(folder, arguments.limit)]
     random.Random(0).shuffle(photos)
-    chosen = [explainers.METHODS[name] for name in arguments.only or explainers.METHODS if name not in CONTROLS]
+    chosen = [explainers.METHODS[name] for name in arguments.only if name not in CONTROLS]
     for most, count in TIERS:
         methods = [each for each in chosen if least < passes.get(each.name, 0) <= most]
         for done, photo in enumerate(photographs(model, photos)):

@@ -11,19 +11,22 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 import explainers
+from benchmarks import filled
 from explainers import Method
 from explainers.metrics.comparison import LEVEL, holm, mean_and_error, sign_flip_test
 from explainers.metrics.metric import EvaluationSettings
 from explainers.metrics.run import Evaluator, evaluator
+from saliscope.compute.methods import costs
+from saliscope.compute.methods.badges import FILE as VERDICTS
 from saliscope.zoo import Model
 
 METRICS = ("deletion", "insertion")
@@ -31,10 +34,7 @@ STEPS = 12
 CONTROLS = {"random_control": "random", "edge_control": "edge", "center_control": "center"}
 """Methods that are controls: all other methods are compared with their results."""
 ROOT = Path(__file__).parents[2]
-COSTS = ROOT / "saliscope" / "compute" / "methods" / "costs.json"
-VERDICTS = ROOT / "saliscope" / "compute" / "methods" / "verdicts.json"
 PAGE = ROOT / "docs" / "faithfulness.md"
-BEGIN, END = "<!-- verdicts -->\n", "<!-- /verdicts -->\n"
 COLUMNS = "method", "the question it answers", "forwards", "needs", "n", "deletion ↓", "insertion ↑"
 COLUMNS += "random, edges, center", "logit", "cascade"
 ENOUGH = 100
@@ -49,8 +49,7 @@ QUESTIONS: dict[str, list[str]] = json.loads(Path(__file__).with_name("questions
 Verdict = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Photo:
+class Photo(NamedTuple):
     """One image: its name, the network's input [1, C, H, W] and the predicted class."""
 
     name: str
@@ -231,17 +230,17 @@ def rounded(pair: Iterable[float]) -> list[float | None]:
     return [None if math.isnan(value) else round(value, 4) for value in pair]
 
 
-def table(found: dict[str, Any], passes: dict[str, float]) -> list[str]:
+def table(found: dict[str, Any]) -> list[str]:
     """Return the rows of the table, best first; methods without results follow with their reasons."""
     methods = found["methods"]
     ranks = {name: one["deletion"][0] - one["insertion"][0] if one["n"] else math.inf for name, one in methods.items()}
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for name in sorted(methods, key=lambda name: ranks[name]):
-        one, method, forwards = methods[name], explainers.METHODS[name], passes.get(name)
+        one, method, passes = methods[name], explainers.METHODS[name], costs.table()["passes"].get(name)
         needs = {"attention": method.family == "attention", "a layer": method.takes_layer}
         needs["a gradient"] = method.gradients
-        cost = "" if forwards is None else f"{forwards:.1f}" if forwards < 10 else f"{float(f'{forwards:.2g}'):.0f}"
-        cells = [f"**`{name}`**" if name in CONTROLS else f"`{name}`", question(name), cost]
+        title, cost = f"**`{name}`**" if name in CONTROLS else f"`{name}`", "" if passes is None else amount(passes)
+        cells = [title, question(name), cost]
         cells.append(", ".join(word for word, holds in needs.items() if holds) or "only scores")
         if "reason" in one or not one["n"]:
             cells += ["0", one.get("reason", "not measured"), "", "", "", ""]
@@ -269,18 +268,14 @@ def about(found: dict[str, Any]) -> str:
     )
 
 
-def replace_table(page: str, found: dict[str, Any], passes: dict[str, float]) -> str:
+def replace_table(page: str, found: dict[str, Any]) -> str:
     """Return docs/faithfulness.md with the table of these results."""
-    head, _, rest = page.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    lines = "\n".join([about(found), "", *table(found, passes)])
-    return f"{head}{BEGIN}{lines}\n{END}{tail}"
+    return filled(page, "verdicts", [about(found), "", *table(found)])
 
 
-def costs() -> dict[str, float]:
-    """Return forward passes of each method at its defaults (`python -m benchmarks.costs`)."""
-    passes: dict[str, float] = json.loads(COSTS.read_text(encoding="utf-8"))["passes"]
-    return passes
+def amount(passes: float) -> str:
+    """Format a number of forward passes."""
+    return f"{passes:.1f}" if passes < 10 else f"{float(f'{passes:.2g}'):,.0f}"
 
 
 def text(found: dict[str, Any]) -> str:
@@ -293,4 +288,4 @@ def text(found: dict[str, Any]) -> str:
 def write(found: dict[str, Any]) -> None:
     """Write the page's results and the table."""
     VERDICTS.write_text(text(found), encoding="utf-8")
-    PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), found, costs()), encoding="utf-8")
+    PAGE.write_text(replace_table(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")

@@ -1,6 +1,7 @@
 """Latency of the page: start, click to overlay, clicks during another visitor's run, Stop, channels, a slow line.
 
-`python -m benchmarks.page` prints all of them, and `--only clicks` (start, long, slow, shifts) only one part.
+`python -m benchmarks.page` prints all of them, and `--only clicks` (start, long, slow) only these parts.
+The app is started, and elements are clicked, `--starts` times, with a `--pause` in seconds between clicks.
 
 Needs playwright and Chromium. "page ready": the controls and the status line exist; "map": the first example's stored
 map is drawn; "network": the first map that the network computed is drawn.
@@ -16,7 +17,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from benchmarks.public.client import ROOT, processor_seconds, running
+from benchmarks import options
+from benchmarks.public.client import processor_seconds, running
 from tests.saliscope.browser.conftest import ARGUMENTS, chromium
 
 READY = "!!document.querySelector('#hl-explain') && !!document.querySelector('#hl-status .hl-line')"
@@ -25,9 +27,6 @@ STATE = "document.documentElement.dataset.hlState === '{}'"
 ANSWERED = STATE.format("done")
 SIZE = {"viewport": {"width": 1440, "height": 900}}
 SLOW = {"offline": False, "latency": 400, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
-SHIFTS = """window.shifts = 0;
-new PerformanceObserver((list) => list.getEntries().forEach((each) => (window.shifts += each.value)))
-  .observe({ type: "layout-shift", buffered: true });"""
 CLICKS = {
     "example": ("#hl-examples button", (7, 3, 4)),
     "class": ("#hl-bars button", (1, 2, 0)),
@@ -43,7 +42,6 @@ def opened(browser: Any, address: str, condition: str = ANSWERED) -> Any:
     """Open a page as a new visitor, and wait for a condition."""
     page = browser.new_context(**SIZE).new_page()
     page.set_default_timeout(300_000)
-    page.add_init_script(SHIFTS)
     page.goto(address, wait_until="commit")
     page.wait_for_function(condition)
     return page
@@ -148,43 +146,16 @@ def over_a_slow_line(browser: Any, _: argparse.Namespace) -> Parts:
             yield visit, found
 
 
-def layout_shifts(browser: Any, _: argparse.Namespace) -> Parts:
-    """Yield the layout shifts of actions after the first map in thousandths, counting those that follow an input."""
-    with running(wait=False) as server:
-        page = opened(browser, server.url, f"{NUMBER} > 0")
-        views = page.locator("#hl-navigation [role=tab]")
-        image, found = str(ROOT / "assets" / "examples" / "cat.jpg"), {}
-        for name in ("first answer", *CLICKS, "upload", *range(1, views.count()), 0):
-            page.evaluate("window.shifts = 0")
-            if name == "first answer":
-                page.wait_for_function(ANSWERED)
-            elif name == "upload":
-                page.locator("#hl-image input[type=file]").first.set_input_files(image)
-            elif name in CLICKS:
-                timed_click(page, name, CLICKS[name][1][0])
-            else:
-                views.nth(name).click()
-            page.wait_for_timeout(4000)
-            found[f"view {name + 1}" if isinstance(name, int) else name] = 1000 * float(page.evaluate("window.shifts"))
-        yield "layout shifts, thousandths", found
-
-
-PARTS = {
-    "start": starts, "clicks": clicks, "long": during_a_long_run, "shifts": layout_shifts, "slow": over_a_slow_line,
-}  # fmt: skip
+PARTS = {"start": starts, "clicks": clicks, "long": during_a_long_run, "slow": over_a_slow_line}
 
 
 def main() -> None:
     """Print the latencies in milliseconds."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=3)
-    parser.add_argument("--pause", type=float, default=1.5, help="seconds between clicks")
-    parser.add_argument("--only", choices=PARTS)
-    options = parser.parse_args()
+    given = options(__doc__, starts=3, pause=1.5, only=tuple(PARTS))
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for name in [options.only] if options.only else PARTS:
-            for part, found in PARTS[name](browser, options):
+        for name in given.only:
+            for part, found in PARTS[name](browser, given):
                 print(f"{part}:", ", ".join(f"{what} {value:.1f}" for what, value in found.items()), flush=True)
 
 

@@ -1,20 +1,15 @@
-"""Write the screenshots of docs/page.md into docs/screenshots: `python -m benchmarks.page.screenshots`.
-
-A new screenshot is only kept if it differs visibly, so that a run without a change of the page changes no file.
-"""
+"""Write the screenshots of docs/page.md into docs/screenshots: `python -m benchmarks.page.screenshots`."""
 
 from __future__ import annotations
 
 import io
-import tempfile
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from tests.saliscope.browser.conftest import ARGUMENTS, ROOT, STILL, Visit, chromium, served
+from benchmarks.public.client import ROOT, running
+from tests.saliscope.browser.conftest import ARGUMENTS, STILL, Visit, chromium
 
 FOLDER = ROOT / "docs" / "screenshots"
 SIZE = {"width": 1280, "height": 800}
@@ -28,21 +23,12 @@ VIEWS = {
 """File, name of the view, and the button that is pressed in it."""
 STILL_TIME = 6
 """Seconds after which a view has drawn its answer."""
-DIFFERENT = 2.0
-"""Mean difference of two screenshots, of 255, from which the page has changed."""
 
 
 def save(page: Any, name: str) -> None:
-    """Write a screenshot as WebP, unless the screenshot that is there looks the same."""
+    """Write a screenshot as WebP."""
     image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    path = FOLDER / f"{name}.webp"
-    if path.exists():
-        with Image.open(path) as former:
-            if former.size == image.size:
-                pixels = [np.asarray(each.convert("RGB"), dtype=float) for each in (former, image)]
-                if np.abs(pixels[0] - pixels[1]).mean() < DIFFERENT:
-                    return
-    image.save(path, quality=75, method=6)
+    image.save(FOLDER / f"{name}.webp", quality=75, method=6)
 
 
 def explain(visit: Visit) -> None:
@@ -55,9 +41,9 @@ def explain(visit: Visit) -> None:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as address, sync_playwright() as player:
+    with running() as server, sync_playwright() as player:
         browser = player.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        visit = Visit(browser.new_page(viewport=SIZE, **STILL), address)
+        visit = Visit(browser.new_page(viewport=SIZE, **STILL), server.url)
         explain(visit)
         save(visit.page, "explain")
         for name, (title, button) in VIEWS.items():
@@ -67,7 +53,7 @@ def main() -> None:
             visit.page.mouse.move(0, 0)
             visit.page.wait_for_timeout(1000 * STILL_TIME)
             save(visit.page, name)
-        phone = Visit(browser.new_page(viewport=PHONE, has_touch=True, **STILL), address)
+        phone = Visit(browser.new_page(viewport=PHONE, has_touch=True, **STILL), server.url)
         explain(phone)
         save(phone.page, "phone")
         browser.close()

@@ -1,17 +1,17 @@
 """Attack a running page: `make attack`.
 
 Every request must get exactly the expected status, nothing may be read, fetched or run that should not be, and the page
-must answer as before. `--only GROUP` runs one group; scripts need Chromium.
+must answer as before. `--only GROUP` runs some groups; scripts need Chromium.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 
+from benchmarks import options
 from benchmarks.public.attacks import decoder, http, pages, users
 from benchmarks.public.client import Result, Row, Server, answers_correctly, running, show
 
@@ -49,14 +49,12 @@ def attack(server: Server, names: list[str]) -> tuple[list[Row], list[str]]:
     return rows, failures + [f"error in the log: {line}" for line in errors[:10]]
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=GROUPS, action="append")
-    arguments = parser.parse_args()
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
+    names = options(__doc__, only=tuple(GROUPS)).only
     with running() as server:
-        return show("attacks", *attack(server, arguments.only or list(GROUPS)))
+        show("attacks", *attack(server, names))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

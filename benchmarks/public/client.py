@@ -13,17 +13,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from PIL import Image
 
 import explainers
+from tests.support.image_files import save
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 180.0
@@ -49,8 +48,7 @@ MAPS = ("grid", "pixels", "heat", "features")
 LAYERS = ("", "", "", "stages.1", "stages.2", "stages.4", "head")
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(NamedTuple):
     """A running app."""
 
     url: str
@@ -113,8 +111,7 @@ def _wait(server: Server, model: bool) -> None:
 # Requests: as they are written, of a program, and of the page
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One attack: what the server did, and what it may do."""
 
     name: str
@@ -280,13 +277,8 @@ class Visitor:
 def crop(rng: random.Random, side: int) -> bytes:
     """Return a random part of an example as JPEG of this width in pixels."""
     with Image.open(rng.choice(EXAMPLES)) as image:
-        part = rng.uniform(0.5, 1.0)
-        wide, high = int(part * image.width), int(part * image.height)
-        left, top = rng.randint(0, image.width - wide), rng.randint(0, image.height - high)
-        small = image.convert("RGB").resize((side, side * high // wide), box=(left, top, left + wide, top + high))
-    file = BytesIO()
-    small.save(file, "JPEG")
-    return file.getvalue()
+        box = (rng.randrange(image.width // 2), rng.randrange(image.height // 2), *image.size)
+        return save(image.convert("RGB").resize((side, side * image.height // image.width), box=box), "JPEG")
 
 
 # What a process uses, from /proc (Linux only)
@@ -304,12 +296,6 @@ def megabytes(process: int, name: str = "VmRSS") -> float:
     return int(next(line for line in lines if line.startswith(name)).split()[1]) / 1024
 
 
-def reset_peak(process: int) -> None:
-    """Let the peak of the memory start at its current value."""
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{process}/clear_refs").write_text("5")
-
-
 def children(process: int) -> list[int]:
     """Return the numbers of the processes that a process has started and that still run, also by other processes."""
     found = []
@@ -322,8 +308,7 @@ def children(process: int) -> list[int]:
 # The table
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of a table: what was tested, what was measured, the limit, and whether it holds."""
 
     name: str
@@ -332,17 +317,11 @@ class Row:
     passed: bool
 
 
-def show(title: str, rows: Iterable[Row], failures: Iterable[str] = ()) -> int:
-    """Print the rows and the failures.
-
-    Returns  the exit status: 1 if a row has failed or there are failures
-    """
-    rows, failures = list(rows), list(failures)
-    names = [max([len(title), *(len(getattr(row, field)) for row in rows)]) for field in ("name", "measured", "limit")]
-    print(f"{title:<{names[0]}}  {'measured':<{names[1]}}  {'limit':<{names[2]}}")
+def show(title: str, rows: Sequence[Row], failures: Sequence[str] = ()) -> None:
+    """Print the rows and the failures, and end with the status 1 if a row has failed or there are failures."""
+    print(f"| {title} | measured | limit | result |\n|---|---|---|---|")
     for row in rows:
-        end = "" if row.passed else "  FAILED"
-        print(f"{row.name:<{names[0]}}  {row.measured:<{names[1]}}  {row.limit:<{names[2]}}{end}".rstrip())
+        print(f"| {row.name} | {row.measured} | {row.limit} | {'passed' if row.passed else 'FAILED'} |")
     for failure in failures:
         print(f"FAILED: {failure}")
-    return int(bool(failures) or not all(row.passed for row in rows))
+    sys.exit(bool(failures) or not all(row.passed for row in rows))

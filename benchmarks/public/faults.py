@@ -1,11 +1,10 @@
-"""Plant faults, each of which a short form of a check must notice: `python -m benchmarks.public.faults [NAME]`."""
+"""Plant faults, each of which a short form of a check must notice: `python -m benchmarks.public.faults --only NAME`."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable
 
+from benchmarks import options
 from benchmarks.public import load, soak
 from benchmarks.public.attacks import http, users
 from benchmarks.public.client import Result, Row, Server, running, show
@@ -57,16 +56,14 @@ FAULTS: dict[str, Callable[[], list[str]]] = {
 """The check of a page with the fault, which returns what it finds wrong."""
 
 
-def main() -> int:
-    """Print a line for each fault; return 1 if one was not noticed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FAULTS)}; all if none is named")
+def main() -> None:
+    """Print a line for each fault; end with the status 1 if one was not noticed."""
     rows = []
-    for name in parser.parse_args().names or FAULTS:
+    for name in options(__doc__, only=tuple(FAULTS)).only:
         found = FAULTS[name]()
         rows.append(Row(name, found[0][:70] if found else "nothing wrong", "noticed", bool(found)))
-    return show("planted", rows)
+    show("planted", rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

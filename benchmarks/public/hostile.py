@@ -7,10 +7,8 @@ a preview. It must be opened or refused with a message; nothing may crash, take 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,16 +87,14 @@ def rows(groups: dict[str, Found]) -> list[Row]:
     return lines
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", default=os.environ.get("SALISCOPE_HOSTILE", ""), help="a folder with more files")
-    folder = parser.parse_args().folder
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
+    folder = os.environ.get("SALISCOPE_HOSTILE")
     groups = decode([*images.cases(), *(images.folder(Path(folder)) if folder else [])])
     found, failures = checkpoints.load()
     failures = [*(failure for group in groups.values() for failure in group.failures), *failures]
-    return show("hostile files", [*rows(groups), found], failures)
+    show("hostile files", [*rows(groups), found], failures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,19 +1,17 @@
 """Many users at once: `make load`.
 
-Each of `--users` uses `gradio_client` with a different image, whose answer is computed once before. Everyone must get
-the answer for this image; the only refusal is "queue is full", after which a user tries again. Part of the traffic is
-hostile and must change nothing. Requests are answered in turn, so the number of answers between a request and its own
-answer is counted. Times are shown only, because a busy machine changes them. Starts no request after `--minutes`.
+Each of `--users` uses `gradio_client` with a different image, whose answer is computed once before, and asks `--rounds`
+times. Everyone must get the answer for this image; the only refusal is "queue is full", after which a user tries again.
+Part of the traffic is hostile and must change nothing. Requests are answered in turn, so the number of answers between
+a request and its own answer is counted. Times are shown only, because a busy machine changes them. Starts
+no request after `--minutes`.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
-import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from typing import Any
 
 from gradio_client import Client, handle_file
 
+from benchmarks import options
 from benchmarks.public.client import FILE, Row, Server, crop, repeatedly, running, show, status, upload
 
 MORE = 1.3
@@ -54,56 +53,50 @@ class Traffic:
     """Requests of all users, counted."""
 
     def __init__(self, until: float, late: float) -> None:
-        self.end, self.late = until, late
-        self._waiting, self._lock = 0, threading.Lock()
+        self.end, self.late, self.waiting = until, late, set[Path]()
         self.answers: list[tuple[float, int, int]] = []
         """The seconds, the requests without an answer when it was sent, and the answers to all users from then until
         its own; with this one.
         """
         self.wrong: list[str] = []
-        self.full = 0
+        self.full: list[str] = []
 
     def ask(self, user: User, rounds: int) -> bool:
         """Ask again and again, after a refusal a little later; return whether there was an answer."""
         done, answered = 0, False
         while done < rounds and time.monotonic() < self.end:
-            with self._lock:
-                self._waiting += 1
-                before, answers, started = self._waiting, len(self.answers), time.monotonic()
+            self.waiting.add(user.image)
+            before, answers, started = len(self.waiting), len(self.answers), time.monotonic()
             found, error = None, ""
             try:
                 found = user.answer(self.late)
             except Exception as failure:
                 error = f"{type(failure).__name__}: {str(failure)[:150]}"
             full = "Queue is full" in error or "requests are in progress" in error
-            with self._lock:
-                self._waiting -= 1
-                self.full += full
-                if not error:
-                    seconds = time.monotonic() - started
-                    self.answers.append((seconds, before, len(self.answers) + 1 - answers))
-                    error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
-                    answered = True
-                if error and not full:
-                    self.wrong.append(error)
+            self.waiting.discard(user.image)
+            if not error:
+                self.answers.append((time.monotonic() - started, before, len(self.answers) + 1 - answers))
+                error = "" if found == user.expected else f"another answer: {found} instead of {user.expected}"
+                answered = True
             if full:
+                self.full.append(error)
                 time.sleep(10.0)
+            elif error:
+                self.wrong.append(error)
             done += not full
         return answered
 
 
 def attack(server: Server, rng: random.Random, sent: list[int]) -> None:
     """Send a hostile request."""
-    sent.append(rng.randrange(4))
+    sent.append(rng.randrange(3))
     if sent[-1] == 0:
-        upload(server, rng.randbytes(200_000), "x.png")
+        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + rng.randbytes(200_000), "x.png"), "meta": FILE}
+        status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
     elif sent[-1] == 1:
         status(server, "POST /gradio_api/call/explain", b"[" * 50_000)
-    elif sent[-1] == 2:
-        status(server, "GET /gradio_api/file=/etc/passwd")
     else:
-        file = {"path": upload(server, b"\x89PNG\r\n\x1a\n" + bytes(99), "x.png"), "meta": FILE}
-        status(server, "POST /gradio_api/call/explain", {"data": [file, "", "", "", "", None, ""]})
+        status(server, "GET /gradio_api/file=/etc/passwd")
 
 
 def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[Row], list[str]]:
@@ -128,7 +121,7 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
         traffic, sent, rng = Traffic(until, LATE + TIMES * sum(times)), list[int](), random.Random(1)
         with repeatedly(lambda: attack(server, rng, sent), pause=0.3), ThreadPoolExecutor(count) as pool:
             served = sum(pool.map(lambda user: traffic.ask(user, rounds), users))
-    full, wrong = traffic.full, traffic.wrong
+    full, wrong = len(traffic.full), traffic.wrong
     one, distinct = statistics.mean(times[len(times) // 4 :]), len({user.expected for user in users})
     columns = [sorted(column) for column in zip(*traffic.answers or [(0.0, 0, 0)], strict=True)]
     late, most_before, most_until = (column[int(0.95 * len(column))] for column in columns)
@@ -146,16 +139,12 @@ def load(server: Server, count: int, rounds: int, minutes: float) -> tuple[list[
     return rows, wrong[:10]
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3, help="requests of each user")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    arguments = parser.parse_args()
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
+    arguments = options(__doc__, users=100, rounds=3, minutes=10.0)
     with running() as server:
-        return show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
+        show("load", *load(server, arguments.users, arguments.rounds, arguments.minutes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

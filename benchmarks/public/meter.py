@@ -41,7 +41,7 @@ def install() -> None:
     from saliscope.compute import results_cache  # reads the limits
 
     results_cache.BYTES, results_cache.MAX_CACHED = 4 * limits.MB, 4
-    place = _place(Path(os.environ["GRADIO_TEMP_DIR"]))
+    place = Path(os.environ["GRADIO_TEMP_DIR"]).with_name("meter")
 
     def write(*_: Any) -> None:
         for _ in range(3):  # objects in cycles may own others
@@ -58,7 +58,7 @@ def read(process: int, uploads: Path) -> float:
 
     Errors   RuntimeError if it does not tell them
     """
-    place, until = _place(uploads), time.monotonic() + 60.0
+    place, until = uploads.with_name("meter"), time.monotonic() + 60.0
     place.unlink(missing_ok=True)
     os.kill(process, signal.SIGUSR1)
     while time.monotonic() < until:
@@ -66,7 +66,3 @@ def read(process: int, uploads: Path) -> float:
             return int(place.read_text(encoding="ascii")) / 2**20
         time.sleep(0.05)
     raise RuntimeError("The page does not tell how much memory it uses.")
-
-
-def _place(uploads: Path) -> Path:
-    return uploads.with_name("meter")

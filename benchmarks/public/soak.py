@@ -1,14 +1,14 @@
 """Rounds of equal use: `make soak`.
 
-In each round, visitors of the page ask the same `--questions` questions of all methods about other images. After each
-round, as soon as the page is at rest, the bytes in use (`meter.py`), open files, threads and the folder of uploads are
-measured: they must not grow from round to round. The rounds end as soon as there are enough to notice a leak of 100 MB
-per 1,000 answers, which depends on the noise. If `--rounds` or `--minutes` end before, the command fails.
+In each round, `--users` visitors of the page ask the same `--questions` questions of all methods about other images.
+After each round, as soon as the page is at rest, the bytes in use (`meter.py`), open files, threads and the folder
+of uploads are measured: they must not grow from round to round. The rounds end as soon as there are enough to
+notice a leak of 100 MB per 1,000 answers, which depends on the noise. If `--rounds` or `--minutes` end before, the
+command fails.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
@@ -16,11 +16,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 from scipy import stats  # a requirement of scikit-learn
 
+from benchmarks import options
 from benchmarks.public import meter
 from benchmarks.public.client import SIDES, Row, Server, Visitor, crop, megabytes, running, show
 from saliscope import limits
@@ -50,8 +51,7 @@ SURE = 3.3
 """Standard errors of the slope in a leak that is noticed in 19 of 20 runs: 1.65 for each of the two errors."""
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """The page at rest after a round."""
 
     memory: float
@@ -161,17 +161,12 @@ def report(samples: list[Sample], questions: int, failed: int) -> tuple[list[Row
     return rows, []
 
 
-def main() -> int:
-    """Print the table; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=24, help="at most")
-    parser.add_argument("--questions", type=int, default=24, help="questions in a round")
-    parser.add_argument("--users", type=int, default=4, help="visitors at the same time")
-    parser.add_argument("--minutes", type=float, default=20.0, help="until no new round starts")
-    given = parser.parse_args()
+def main() -> None:
+    """Print the table; end with the status 1 if anything failed."""
+    given = options(__doc__, rounds=24, questions=24, users=4, minutes=20.0)
     with running(before=METER) as server:
-        return show("soak", *soak(server, given.rounds, given.questions, given.users, given.minutes))
+        show("soak", *soak(server, given.rounds, given.questions, given.users, given.minutes))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

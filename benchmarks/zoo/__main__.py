@@ -4,18 +4,21 @@ python -m benchmarks.zoo                      all, in 20 minutes on two idle cor
 python -m benchmarks.zoo --only "swin|vit"    only networks whose name matches; writes no page
 python -m benchmarks.zoo --checks layout lrp  some checks
 
+`--workers` is the number of processes.
+
 The exit status is 1 if any cell is wrong or a crash, whose trace follows its row.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import re
 import sys
 import warnings
 from pathlib import Path
+
+from benchmarks import options
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
 
@@ -29,25 +32,18 @@ def main() -> int:
     from benchmarks.zoo.networks import networks
     from benchmarks.zoo.runner import Limits, examine_all, summary, write
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="networks whose name matches this regular expression")
-    parser.add_argument("--checks", nargs="+", default=list(CHECKS), choices=list(CHECKS), help="run only these checks")
-    parser.add_argument("--workers", type=int, default=2, help="number of processes")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, only="", checks=tuple(CHECKS), workers=2)
     warnings.filterwarnings("ignore")
     detection, segmentation = "torchvision.models.detection", "torchvision.models.segmentation"
     for name in (detection, segmentation, "timm", "transformers", "segmentation_models_pytorch"):
         importlib.import_module(name)  # once, before the processes fork
     found = [network for network in networks() if re.search(chosen.only, network.name)]
-    order = [network.name for network in found]
-    found.sort(key=lambda network: not network.name.startswith("own"))  # no package tests these, so they run first
     rows = []
     for row in examine_all(found, chosen.checks, chosen.workers, Limits()):
         rows.append(row)
         size = "{} × {}".format(*row.size)
         print(f"{row.verdict:8}{row.check:21}{row.network}, {size}: {row.words[:300]} ({row.seconds} s)", flush=True)
         print(row.trace if row.verdict == "crash" else "", end="")
-    rows.sort(key=lambda row: order.index(row.network))
     print(f"{len(found)} networks, {len(rows)} cells: {summary(rows)}")
     if not chosen.only and len(chosen.checks) == len(CHECKS):
         write(rows, PAGE)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.zoo.subject import CLASSES, SMALL, SQUARE, WIDE, Network, Size
+from tests.support.traces import Marker
 
 LISTED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("ascii"))
 TIMM_SQUARES = {"halonet26t": (256, 256), "bat_resnext26ts": (256, 256)}
@@ -211,26 +212,11 @@ class Checkpointed(Small):
         return x
 
 
-class Swish(torch.autograd.Function):
-    """An activation with a custom backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        gate = x.sigmoid()
-        return gradient * (gate + x * gate * (1 - gate))
-
-
 class OwnFunction(Small):
-    """Two activations with a custom backward pass."""
+    """Two functions with a custom backward pass."""
 
     def features(self, images: Tensor) -> Tensor:
-        return Swish.apply(self.three(Swish.apply(self.two(self.one(self.stem(images))))))
+        return Marker()(self.three(Marker()(self.two(self.one(self.stem(images))))))
 
 
 class Repeated(Small):

@@ -9,8 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,7 @@ Lit = tuple[Tensor, tuple[float, float]]
 POSITIONS = (1 / 8, 3 / 8, 5 / 8, 7 / 8)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The axes of rows and columns in a tensor of one image, or the axis of tokens."""
 
     axes: tuple[int, ...]
@@ -113,8 +111,7 @@ def outputs(model: nn.Module, score: Score, images: Tensor, names: Sequence[str]
     return found
 
 
-@dataclass
-class Step:
+class Step(NamedTuple):
     """One call: its name, the shape of its output, and the operations counted when it ended."""
 
     name: str

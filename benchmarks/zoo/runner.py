@@ -6,6 +6,7 @@ one the process of a network that takes too long.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import multiprocessing
 import re
@@ -15,15 +16,17 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import NamedTuple
 
 import torch
 
 import explainers
+from benchmarks import filled
 from benchmarks.zoo.attributions import CHECKS
 from benchmarks.zoo.checks import FOR_EVERY_SIZE, TITLES, Noted, Wrong
 from benchmarks.zoo.subject import Network, Size, Subject
@@ -31,14 +34,12 @@ from benchmarks.zoo.subject import Network, Size, Subject
 WAYS = "Give Use Choose Take Try Pass Call Set Write Ask Leave Run Remove Return Select Specify Provide Install Convert"
 """Verbs of an error message that says what to do."""
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "segmentation-models-pytorch")
-BEGIN, END = "<!-- networks -->\n", "<!-- /networks -->\n"
 WORST = ("crash", "wrong", "slow", "refused", "right")
 SHOWN = {"refused": "unsupported", "right": "correct"}
 """Verdicts with another name on the page."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One cell: `verdict` is "right", "refused", "wrong", "crash" or "slow"; `words` are the reason or the result."""
 
     network: str
@@ -50,8 +51,7 @@ class Row:
     trace: str = ""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """Limits: CPU seconds of one check, seconds of one network, and seconds of all networks."""
 
     check: float = 20.0
@@ -107,40 +107,33 @@ def is_refusal(error: Exception) -> bool:
 
 
 def examine_all(networks: Sequence[Network], names: Sequence[str], workers: int, limits: Limits) -> Iterator[Row]:
-    """Yield the rows of all networks as they arrive."""
-    context, waiting, end = multiprocessing.get_context("fork"), list(networks), time.monotonic() + limits.whole
-    running: dict[Connection, tuple[Any, dict[tuple[Size, str], str]]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            network, left = waiting.pop(0), end - time.monotonic()
-            missing = dict.fromkeys(cells(network, names), network.name)
-            if left < 0:
-                yield from _missing(missing, "slow", "not started: the time limit of the whole run was reached")
-                continue
+    """Yield the rows of all networks, in their order."""
+    end, lock = time.monotonic() + limits.whole, Lock()
+    with ThreadPoolExecutor(workers) as pool:
+        for rows in pool.map(lambda network: list(_in_a_process(network, names, limits, end, lock)), networks):
+            yield from rows
+
+
+def _in_a_process(network: Network, names: Sequence[str], limits: Limits, end: float, lock: Lock) -> Iterator[Row]:
+    """Yield the rows of one network from a process of its own, and those that it did not send."""
+    missing, left = cells(network, names), end - time.monotonic()
+    verdict, words = "slow", "not started: the time limit of the whole run was reached"
+    if left > 0:
+        context, seconds = multiprocessing.get_context("fork"), math.ceil(min(limits.network, left + 30))
+        with lock:  # no other process gets the end of the pipe that writes
             reader, writer = context.Pipe(duplex=False)
-            seconds = math.ceil(min(limits.network, left + 30))
             process = context.Process(target=_work, args=(network, names, limits, seconds, writer), daemon=True)
             process.start()
             writer.close()
-            running[reader] = process, missing
-        for pipe in wait(list(running)):
-            process, missing = running[pipe]
-            try:
-                row = pipe.recv()
-                del missing[row.size, row.check]
+        with contextlib.suppress(EOFError):
+            while row := reader.recv():
+                missing.remove((row.size, row.check))
                 yield row
-            except EOFError:
-                process.join()
-                del running[pipe]
-                if process.exitcode == -signal.SIGALRM:
-                    yield from _missing(missing, "slow", f"more than {limits.network:.0f} seconds for the network")
-                else:
-                    yield from _missing(missing, "crash", f"its process ended with {process.exitcode}")
-
-
-def _missing(missing: dict[tuple[Size, str], str], verdict: str, words: str) -> Iterator[Row]:
-    """Yield a row for each missing cell, whose values are the names of networks."""
-    yield from (Row(network, *cell, verdict, words) for cell, network in missing.items())
+        process.join()
+        verdict, words = "crash", f"its process ended with {process.exitcode}"
+        if process.exitcode == -signal.SIGALRM:
+            verdict, words = "slow", f"more than {limits.network:.0f} seconds for the network"
+    yield from (Row(network.name, *cell, verdict, words) for cell in missing)
 
 
 def _work(network: Network, names: Sequence[str], limits: Limits, seconds: int, pipe: Connection) -> None:
@@ -162,7 +155,6 @@ def summary(rows: Iterable[Row]) -> str:
 
 def write(rows: Sequence[Row], page: Path) -> None:
     """Replace the table of the page: the oracles, one row per network, the notes."""
-    text = page.read_text(encoding="utf-8") if page.exists() else BEGIN + END
     checks = [check for check in CHECKS if any(row.check == check for row in rows)]
     names, notes = list(dict.fromkeys(row.network for row in rows)), dict[str, int]()
     versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in PACKAGES)
@@ -178,8 +170,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
         cells = [_cell([row for row in own if row.check == check], notes) for check in checks]
         lines.append(f"| {name}{fixed} | {layer} | " + " | ".join(cells) + " |")
     lines += ["", "## Notes", "", *(f"{number}. {note}" for note, number in notes.items())]
-    head, _, rest = text.partition(BEGIN)
-    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2], encoding="utf-8")
+    page.write_text(filled(page.read_text(encoding="utf-8"), "networks", lines), encoding="utf-8")
 
 
 def _cell(rows: list[Row], notes: dict[str, int]) -> str:

@@ -36,7 +36,7 @@ def test_the_table_of_docs_methods_is_that_of_the_pages_verdicts():
     """If this fails after a change of only the table, run the command above the table with the same `--cache`."""
     found = json.loads(results.VERDICTS.read_text(encoding="utf-8"))
     page = results.PAGE.read_text(encoding="utf-8")
-    assert page == results.replace_table(page, found, results.costs())
+    assert page == results.replace_table(page, found)
     assert results.VERDICTS.read_text(encoding="utf-8") == results.text(found)
     assert list(found["methods"]) == list(METHODS)
     for name, one in found["methods"].items():
@@ -66,7 +66,7 @@ MOST = 1_500_000
 
 
 def test_every_method_has_an_entry_and_the_text_is_current() -> None:
-    """If this fails, run `python -m benchmarks.gallery --only`, with the names of the methods whose maps changed."""
+    """If this fails, run `python -m benchmarks.gallery --only` with the methods whose maps changed, or `--text`."""
     stored = gallery.PAGE.read_text(encoding="utf-8")
     images = [gallery.open_image(name) for name in gallery.IMAGES]
     assert stored == gallery.page(gallery.predictions(load_model(), images))

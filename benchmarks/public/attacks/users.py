@@ -291,16 +291,14 @@ def jobs(server: Server, unread: int = UNREAD) -> Iterator[Result]:
 
 def never_read(server: Server) -> Iterator[Result]:
     """Ask as sessions that never read their answers, with and without a stream."""
-    before = client.megabytes(server.process.pid)
-    config = httpx.get(f"{server.url}/config", timeout=60).json()
-    asked = {"part": "hl-page", "event": "open", "data": {"address": "", "first": True}, "number": 1}
-    event = next(each for each in config["dependencies"] if "submit" in dict(each["targets"]).values())
-    message = {"data": [], "fn_index": event["id"], "event_data": asked}
+    before, visitor = client.megabytes(server.process.pid), httpx.Client(base_url=server.url, timeout=60)
+    config = visitor.get("/config").json()
     stream = "GET /gradio_api/queue/data?session_hash=unread{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for streams in (False, True):
         for number in range(SESSIONS):
             name = f"unread{number}" if streams else f"without{number}"
-            status(server, "POST /gradio_api/queue/join", {**message, "session_hash": name})
+            with contextlib.suppress(httpx.HTTPError):
+                client.Visitor(visitor, name, config).post("hl-page", "open", address="", first=True)
         with connections(server, SESSIONS * streams, stream):
             served = _is_served(server, PATIENCE)
             words = f"another visitor is served while there are {SESSIONS} sessions, streams: {streams}"
@@ -312,12 +310,12 @@ def never_read(server: Server) -> Iterator[Result]:
 def crowd(server: Server) -> Iterator[Result]:
     """Open the page as many visitors at once."""
     bounds = httpx.Limits(max_connections=2 * VISITORS)
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, limits=bounds) as client:
-        config = client.get("/config").json()
+    with httpx.Client(base_url=server.url, timeout=PATIENCE, limits=bounds) as many:
+        config = many.get("/config").json()
 
         def visit(number: int) -> str:
             try:
-                client.Visitor(client, f"crowd{number}", config).send("hl-page", "open", first=True)
+                client.Visitor(many, f"crowd{number}", config).send("hl-page", "open", first=True)
             except (RuntimeError, httpx.HTTPError) as error:
                 return str(error)[:80]
             return "answered"

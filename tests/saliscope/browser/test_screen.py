@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.saliscope.browser.conftest import Visit, expect
+from tests.saliscope.browser.conftest import ROOT, Visit, expect
 
 LOOK = """() => {
   const opacity = (node) => node ? Number(getComputedStyle(node).opacity) * opacity(node.parentElement) : 1;
@@ -352,6 +352,7 @@ def test_nothing_moves_from_the_first_paint_through_all_views(window: Any, width
     if width > 1000:  # on a phone, opening the settings moves the map below them
         page.locator("#hl-method [role=combobox]").click()
         visit.after(lambda: page.locator("#hl-method [role=option][data-value]").nth(1).click())
+    visit.after(lambda: visit.upload(ROOT / "assets/examples/cat.jpg"))
     page.evaluate("scrollTo(0, 0)")
     for name in ("Compare", "Channels", "Batch", "Erase", "Gradient lab", "API", "Explain"):
         visit.open_view(name)

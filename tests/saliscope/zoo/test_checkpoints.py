@@ -196,11 +196,15 @@ DAMAGED = (
     ("w.pt", b"", "is empty"),
     ("w.pt", b"<html><body>404</body></html>", "is neither a safetensors nor a torch.save file"),
     ("noise", NOISE, "is not a safetensors file"),
-    ("truncated", WHOLE[:-10], "is damaged: '3.bias' should have 16 bytes"),
+    ("truncated", WHOLE[:-10], "is damaged: '3.weight' should have 128 bytes"),
     ("truncated header", WHOLE[:40], "is not a safetensors file or is truncated"),
     ("invalid JSON", hostile.with_header(b"{" * 40, length=9), "its header cannot be read"),
-    ("wrong offsets", WHOLE.replace(b'"data_offsets": [0,', b'"data_offsets": [9,'), "'0.weight' should have 864"),
-    ("unknown dtype", WHOLE.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.weight'"),
+    (
+        "wrong offsets",
+        WHOLE.replace(b'"data_offsets":[0,', b'"data_offsets":[9,'),
+        "'1.num_batches_tracked' should have 8",
+    ),
+    ("unknown dtype", WHOLE.replace(b"F32", b"F99"), "Unsupported dtype F99 of '0.bias'"),
     ("many tensors", dict.fromkeys(map(str, range(10_001)), ENTRY), "has 10,001 tensors"),
     ("long header", {"a": {**ENTRY, "k": "k" * 2_000_000}}, "has a header of 2.0 MB. The maximum is 2"),
 )
