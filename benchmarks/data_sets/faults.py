@@ -25,7 +25,7 @@ from torch import nn
 
 from benchmarks.data_sets import decode
 from saliscope.runs import run
-from saliscope.runs.finished.finished_run import FinishedRun
+from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.report.answers import SHOWN, Answer
 from saliscope.runs.report.content import analyze
 from saliscope.runs.report.context import Report

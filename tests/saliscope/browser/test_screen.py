@@ -32,6 +32,8 @@ WATCH = f"""() => {{
   const watch = () => {{ looks.push(look()); requestAnimationFrame(watch); }};
   watch();
 }}"""
+PARTS = ("strip", "bars", "status", "guide", "trust")
+BOX = "(name) => document.querySelector(name).getBoundingClientRect().toJSON()"
 EXPERIMENT = "Without the brightest 20% of the map"
 SPEAK = """() => {
   const status = document.querySelector("#hl-status [role=status]"), headline = document.querySelector(".hl-headline");
@@ -84,11 +86,11 @@ def test_map_network_and_predictions_are_in_one_view_and_nothing_moves(first_vie
     visit, page, size = first_view, first_view.page, first_view.page.viewport_size
     for width, height in ((2560, 1440), (1440, 900)):
         page.set_viewport_size({"width": width, "height": height})
-        page.wait_for_timeout(200)  # the layout and its observers
-        map_, network, predictions, sentence, guide, trust = (
-            page.locator(name).first.bounding_box()
-            for name in ("#hl-overlay .hl-frame", "#hl-strip", "#hl-bars", "#hl-status", "#hl-guide", "#hl-trust")
-        )
+        names, former, boxes = ["#hl-overlay .hl-frame", *map("#hl-{}".format, PARTS)], None, list[Any]()
+        while boxes != former or not boxes:  # until the layout is at rest
+            page.wait_for_timeout(200)
+            former, boxes = boxes, page.evaluate(f"(names) => names.map({BOX})", names)
+        map_, network, predictions, sentence, guide, trust = boxes
         for one, below in ((sentence, map_), (map_, network), (predictions, guide), (guide, trust), (trust, network)):
             assert one["y"] + one["height"] <= below["y"]
         assert map_["height"] <= 0.55 * height + 1 and network["y"] + network["height"] <= height
@@ -99,7 +101,7 @@ def test_map_network_and_predictions_are_in_one_view_and_nothing_moves(first_vie
         if method:
             visit.after(lambda: visit.choose("method", "Saliency"))
         page.evaluate("scrollTo(0, 0)")
-        assert page.locator("#hl-strip").bounding_box() == network
+        assert page.evaluate(BOX, "#hl-strip") == network
     assert len(visit.headline) > 95 and page.locator(".hl-headline").bounding_box()["height"] < 40, "one line"
     quantity, end = (page.locator(f"#hl-overlay .hl-ends > span:nth-child({k})").bounding_box() for k in (2, 3))
     assert quantity["x"] + quantity["width"] <= end["x"], "the texts of the color bar do not overlap"
