@@ -135,7 +135,10 @@ def test_points_of_a_chart_are_at_their_positions():
     assert labels == ["3", "2.5", "2", "1.5", "1"]
     assert {"title", "loss", "step", "x&amp;y", "0", "3"} <= set(texts)
     single, line = sorted(points)
-    assert [y for _, y in single] == [156, 156] and [y for _, y in line] == [24, 90]
+    assert [y for _, y in single] == [156, 156]
+    assert [y for _, y in line] == [24, 90]
+    assert line[-1][0] == 328
+    assert line[0][0] - sum(x for x, _ in single) / 2 == pytest.approx(2 * (line[1][0] - line[0][0]), abs=0.2)
     assert line_chart("", {"none": [(0, math.nan)]}, x="", y="") == []
     assert "<b" not in line_chart("a<b", {"<b>": [(0, 1)]}, x="<b>", y="<b>")[0].svg()
 
