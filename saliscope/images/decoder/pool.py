@@ -217,6 +217,7 @@ class Pool:
         with contextlib.suppress(IndexError):  # none is idle
             while (process := self._idle.popleft()).process.poll() is not None:
                 process.close()  # someone else has ended it
+                self.restarts += 1
             return process
         return _Process(self._module)
 
