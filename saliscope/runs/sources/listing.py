@@ -146,16 +146,12 @@ def _small_folder(location: Location, names: list[str], images: list[str]) -> Li
 
 def _large_folder(location: Location) -> Listing:
     """List a folder of many images lazily, but at once if it has a file with labels."""
-    folders, metadata = set[str](), list[str]()
-    for name in _relevant(location):
-        if is_image(name):
-            folders.add(posixpath.dirname(name))
-        elif posixpath.basename(name) in METADATA:
-            metadata.append(name)
-    if _list_metadata(location, metadata):
+    depth, above = find_label_depth(location)
+    if any(posixpath.basename(name) in METADATA for name in above):
         names = list(_relevant(location))
-        return _small_folder(location, names, list(filter(is_image, names)))
-    return Listing((partial(_list_images, location, label_depth(folders)),), "folder")
+        if _list_metadata(location, names):
+            return _small_folder(location, names, list(filter(is_image, names)))
+    return Listing((partial(_list_images, location, depth),), "folder")
 
 
 def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:
@@ -302,6 +298,35 @@ def label_depth(folders: Iterable[str]) -> int | None:
 
 def _are_labels(names: set[str]) -> bool:
     return len(names) > 1 and not all(name.lower() in SPLITS for name in names)
+
+
+def find_label_depth(location: Location) -> tuple[int | None, list[str]]:
+    """Return `label_depth` of a folder without listing it completely, and the files above the labels.
+
+    Lists the folders above the labels, and some below until an image is found: as many as are needed to know that two
+    folders have images.
+    """
+    level, depth, above = [""], 0, list[str]()
+    while level:
+        found = [location.entries(folder) for folder in level]
+        files = [name for names, _ in found for name in names]
+        above += files
+        if any(map(is_image, files)):
+            return None, above
+        folders = [folder for _, names in found for folder in names]
+        with_images: list[str] = []
+        # Splits last: two folders with images decide, if one of them is not a split.
+        for folder in sorted(folders, key=lambda name: _last(name).lower() in SPLITS):
+            if any(map(is_image, location.walk(folder))):
+                with_images.append(folder)
+                if _are_labels({_last(name) for name in with_images}):
+                    return depth, above
+        level, depth = sorted(with_images), depth + 1
+    return None, above
+
+
+def _last(folder: str) -> str:
+    return folder.rstrip("/").rpartition("/")[2]
 
 
 def with_folder_labels(items: Iterable[Item], inside: Mapping[str, str] | None = None) -> list[Item]:

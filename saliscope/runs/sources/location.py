@@ -86,16 +86,25 @@ class Location:
         with refuse_errors(self.source):
             return sum(int(self.fs.size(self.path(name)) or 0) for name in names)
 
-    def walk(self) -> Iterator[str]:
-        """Yield all files below the root, except hidden ones, relative to the root and sorted.
+    def walk(self, inside: str = "") -> Iterator[str]:
+        """Yield all files below the root or one of its folders, except hidden ones, relative to the root and sorted.
 
         Only one folder of each level is in memory. Links are followed.
         """
         if self.matches is not None:
-            yield from self.matches
+            yield from (name for name in self.matches if name.startswith(inside))
             return
         with refuse_errors(self.source):
-            yield from walk_local(self.root) if self.local else walk_store(self.fs, self.root)
+            yield from walk_local(self.root, inside) if self.local else walk_store(self.fs, self.root, inside)
+
+    def entries(self, inside: str = "") -> tuple[list[str], list[str]]:
+        """Return the files directly in a folder, and its folders, except hidden ones, relative to the root and sorted.
+
+        The names of folders end with a slash.
+        """
+        with refuse_errors(self.source):
+            found = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
+        return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
 
     @staticmethod
     def to_text(name: str) -> str:
@@ -213,10 +222,10 @@ def list_store(fs: Any, root: str, inside: str = "") -> list[str]:
     return sorted(names, key=Location.to_text)
 
 
-def walk_store(fs: Any, root: str) -> Iterator[str]:
+def walk_store(fs: Any, root: str, inside: str = "") -> Iterator[str]:
     """Yield the files below a folder of a store; the next folders are listed while one is read."""
     with ThreadPoolExecutor(AHEAD) as pool:
-        yield from _walk(fs, root, list_store(fs, root), pool)
+        yield from _walk(fs, root, list_store(fs, root, inside), pool)
 
 
 def _walk(fs: Any, root: str, names: list[str], pool: ThreadPoolExecutor) -> Iterator[str]:
