@@ -6,6 +6,7 @@ and agents have their tools.
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import tempfile
@@ -58,5 +59,7 @@ if __name__ == "__main__":
     catalog.SOURCES = (*catalog.SOURCES, Bands())
     sys.argv[0] = str(Path(__file__).parents[3] / "app.py")
     sys.argv += ["--mcp"] if find_spec("mcp") else []
-    sys.argv += ["--units", str(unit_indices.write_pages(Path(tempfile.mkdtemp())))]
+    own = os.environ.get("GRADIO_TEMP_DIR")  # its parent is removed after the tests
+    place = Path(own).parent if own else Path(tempfile.mkdtemp())
+    sys.argv += ["--units", str(unit_indices.write_pages(place / "units"))]
     runpy.run_path(sys.argv[0], run_name="__main__")
