@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,16 +70,24 @@ def receptive_fields(
     maps, leaf = _follow(network, images, at)
     height, width = maps.shape[-2:]
 
+    @cache
     def field(row: int, column: int) -> Box:
         if time.thread_time() > deadline:
             raise TimeoutError
         return _box(maps, leaf, row, column)
 
+    def shown(cell: int, other: tuple[int, int]) -> Box:
+        """Return the field of a cell on the diagonal, which shows a row and a column; of `other` if it is empty."""
+        box = field(min(cell, height - 1), min(cell, width - 1))
+        return box if any(box) else field(*other)
+
     try:
-        rows = _along(lambda row: field(row, width // 2)[1::2], height)
-        columns = _along(lambda column: field(height // 2, column)[::2], width)
-        corners = [(row, column) for row in (0, height - 1) for column in (0, width - 1)]
-        is_separable = all(field(row, column) == _crossed(rows[row], columns[column]) for row, column in corners)
+        rows = _along(lambda row: shown(row, (row, width // 2))[1::2], height)
+        columns = _along(lambda column: shown(column, (height // 2, column))[::2], width)
+        is_separable = all(
+            field(row, column) == _crossed(rows[row], columns[column])
+            for row, column in ((0, width - 1), (height - 1, 0), (0, width // 2), (height // 2, width - 1))
+        )
     except TimeoutError:
         return None
     return (rows, columns) if is_separable else None
