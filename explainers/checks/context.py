@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -41,6 +42,7 @@ class Context:
     user_images: Tensor | None
     options: dict[str, Any]
     is_built_in: bool = field(init=False)
+    _networks: dict[int, nn.Module] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.is_built_in = self.user_model is None
@@ -59,19 +61,25 @@ class Context:
 
     def built_in(self, channels: int = 3) -> nn.Module:
         """Return the small residual network, or the small transformer for methods that need attention."""
-        needs = getattr(self.function, "needs", None)
-        network = tiny(channels)
-        return tiny_transformer(channels) if needs is not None and needs(network) else network
+        if channels not in self._networks:
+            needs = getattr(self.function, "needs", None)
+            network = tiny(channels)
+            attends = needs is not None and needs(network)
+            self._networks[channels] = tiny_transformer(channels) if attends else network
+        return copy.deepcopy(self._networks[channels])
 
     def images(self, dtype: torch.dtype = torch.float32, channels: int | None = None) -> Tensor:
         if self.user_images is not None:
             return self.user_images.detach().clone().to(dtype)
-        if channels is None:
-            first = next((m for m in self.model().modules() if isinstance(m, nn.Conv2d)), None)
-            channels = first.in_channels if first else 3
         size = (20, 16) if self.is_built_in else (64, 48)
-        noise = torch.randn(3, channels, *size, generator=torch.Generator().manual_seed(1))
+        noise = torch.randn(3, channels or self._channels, *size, generator=torch.Generator().manual_seed(1))
         return (noise + torch.tensor([-1.0, 0.0, 1.0]).view(3, 1, 1, 1)).to(dtype)
+
+    @cached_property
+    def _channels(self) -> int:
+        """The channels of an image."""
+        first = next((m for m in self.model().modules() if isinstance(m, nn.Conv2d)), None)
+        return first.in_channels if first else 3
 
     def call(self, model: nn.Module, images: Tensor, target: Any = None, **options: Any) -> Tensor:
         return self.function(model, images, target, **{**self.options, **options})

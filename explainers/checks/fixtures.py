@@ -143,7 +143,8 @@ def snapshot(model: nn.Module, *tensors: Tensor) -> dict[str, Any]:
     }
     if "numpy" in sys.modules:
         # Methods that use NumPy may sample from its generator. The check itself does not need NumPy.
-        state["numpy's generator"] = repr(sys.modules["numpy"].random.get_state())
+        kind, keys, *place = sys.modules["numpy"].random.get_state()
+        state["numpy's generator"] = (kind, keys.tobytes(), *place)
     return state
 
 

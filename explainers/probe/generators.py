@@ -95,7 +95,12 @@ def _torch_source(name: str, generator: torch.Generator) -> _Source:
 def _of_python() -> Iterator[_Source]:
     yield _Source("random", random.getstate, random.setstate, lambda: random.seed(SEED))
     if (numpy := sys.modules.get("numpy")) is not None:
-        yield _Source("numpy", numpy.random.get_state, numpy.random.set_state, lambda: numpy.random.seed(SEED))
+        yield _Source(
+            "numpy",
+            lambda: numpy.random.get_state(legacy=False),
+            numpy.random.set_state,
+            lambda: numpy.random.seed(SEED),
+        )
 
 
 def _of_modules(network: nn.Module) -> Iterator[_Source]:
@@ -121,8 +126,6 @@ def _comparable(state: Any) -> Any:
     """Return a state as a value with `==`: arrays and tensors become bytes."""
     if isinstance(state, dict):
         return {name: _comparable(each) for name, each in state.items()}
-    if isinstance(state, (tuple, list)):
-        return [_comparable(each) for each in state]
     if isinstance(state, Tensor):
         return state.tolist()
     return state.tobytes() if hasattr(state, "tobytes") else state
