@@ -117,11 +117,11 @@ def _texts(value: Any) -> dict[str, str]:
     return found
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypatch):
     """It runs in an empty folder. If outputs are missing, run `python -m tests.project.test_notebooks`.
 
-    Hosts show stored outputs without scripts, and photos are stored as JPEG.
     The kinds of outputs do not depend on the size of the images: the built-in network runs at half of its resolution.
     Commands run in this process, because torch takes seconds to start.
     """
@@ -130,6 +130,12 @@ def test_a_notebook_runs_and_is_stored_with_its_outputs(path, tmp_path, monkeypa
     monkeypatch.setattr(subprocess, "run", run_command)
     stored, found = json.loads(path.read_text(encoding="utf-8")), run(path, tmp_path, SMALLER.get(path.stem))
     assert [kinds(cell) for cell in stored["cells"]] == [kinds(cell) for cell in found["cells"]]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_with_all_outputs_and_no_script(path):
+    """Hosts show stored outputs without scripts, and photos are stored as JPEG."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
     assert str(ROOT) not in path.read_text(encoding="utf-8")
     assert f"({path.name})" in (FOLDER / "README.md").read_text(encoding="utf-8")
     for output in (output for cell in stored["cells"] for output in cell.get("outputs", [])):
