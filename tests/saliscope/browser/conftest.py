@@ -342,6 +342,12 @@ def first_view(visit: Visit) -> Visit:
 
 
 @pytest.fixture
+def small_view(visit: Visit) -> Visit:
+    """The page with a network of two convolutions, for tests to which the network does not matter."""
+    return visit.open("?model=bands3")
+
+
+@pytest.fixture
 def phone(window: Callable[..., Visit]) -> Visit:
     """The same on a narrow dark screen."""
     return window(390, 844, color_scheme="dark", device_scale_factor=2).open()

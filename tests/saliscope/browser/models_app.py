@@ -18,6 +18,7 @@ from typing import Any
 from gradio import queueing
 
 import saliscope.page  # noqa: F401 settings of gradio, before it is imported
+from saliscope.compute import removal
 from saliscope.compute.trust import engine
 from saliscope.zoo import ModelInfo, catalog
 from saliscope.zoo.downloads import Progress
@@ -52,7 +53,7 @@ class CalmQueue(queueing.Queue):
 
 if __name__ == "__main__":
     queueing.Queue = CalmQueue
-    engine.STEPS = two_encoders.STEPS
+    engine.STEPS, removal.SAMPLES = two_encoders.STEPS, 3
     engine.is_quick = lambda settings: settings.method.name in CHECKED
     catalog.add("tests.support.two_encoders:build", size=32)
     dense_nets.offer()

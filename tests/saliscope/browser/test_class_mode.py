@@ -10,8 +10,8 @@ import pytest
 from tests.saliscope.browser.conftest import Visit, expect
 
 
-def test_a_presentation_has_a_larger_map_the_examples_and_arrow_keys(first_view: Visit) -> None:
-    visit, page, size = first_view, first_view.page, first_view.page.viewport_size
+def test_a_presentation_has_a_larger_map_the_examples_and_arrow_keys(visit: Visit) -> None:
+    page, size = visit.open("?model=bands3&example=dog").page, visit.page.viewport_size
     page.set_viewport_size({"width": 1440, "height": 900})
     frame, image = page.locator("#hl-overlay .hl-frame"), page.locator("#hl-examples [aria-pressed=true]")
     page.wait_for_timeout(200)
@@ -36,7 +36,7 @@ def test_a_presentation_has_a_larger_map_the_examples_and_arrow_keys(first_view:
 @pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.slow)])
 def test_the_tour_has_five_steps_and_can_be_left(window: Any, width: int) -> None:
     """With the keyboard only. The card covers nothing that it is about."""
-    visit = window(width, 844).open()
+    visit = window(width, 844).open("?model=bands3")
     page, card = visit.page, visit.page.get_by_role("dialog")
     visit.open_view("Tour in one minute")
     for number, (title, part) in enumerate(

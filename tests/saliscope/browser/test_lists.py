@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.saliscope.browser.conftest import Visit, expect
 
 LEAST = 6
@@ -25,8 +27,8 @@ MARKED = """(field) => {
 """The row that Enter would select, as announced to screen readers."""
 
 
-def test_a_method_is_found_and_selected_by_keyboard(first_view: Visit) -> None:
-    visit, page, own = first_view, first_view.page, first_view.page.locator("#hl-method")
+def test_a_method_is_found_and_selected_by_keyboard(visit: Visit) -> None:
+    page, own = visit.open("?model=bands3").page, visit.page.locator("#hl-method")
     field, box = own.locator("[role=combobox]"), own.locator(".hl-combobox-box")
     rows = own.locator("[role=option][data-value]:not([aria-disabled]) .hl-combobox-cell:first-child")
     page.locator("#hl-class [role=combobox]").focus()
@@ -112,6 +114,7 @@ def shows_enough(combobox: Any) -> None:
     page.keyboard.press("Escape")
 
 
+@pytest.mark.slow
 def test_every_list_shows_six_choices_in_every_window(first_view: Visit) -> None:
     """Also at the lower edge of the window, and above an on-screen keyboard; a click selects the row under the mouse."""
     visit, page, usual = first_view, first_view.page, first_view.page.viewport_size

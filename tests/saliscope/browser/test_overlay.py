@@ -40,12 +40,12 @@ def number(text: str) -> float:
     return float(text.split()[0].replace("−", "-"))
 
 
-def test_a_map_is_saved_read_and_drawn_with_other_settings(first_view: Visit) -> None:
+def test_a_map_is_saved_read_and_drawn_with_other_settings(visit: Visit) -> None:
     """Oracle: `explainers.overlay` of the saved image (opacity 0) and the saved `.npy` file. No setting needs a request."""
-    visit, requests = first_view, len(first_view.requests)
+    requests = len(visit.open("?model=bands3").requests)
     drawn, values = visit.saved("As shown, PNG"), np.load(visit.saved("Values, .npy"))
-    assert drawn.name.startswith("efficientnet_lite0-grad_cam-head-")
-    assert values.shape == (7, 7) and values.dtype == np.float32
+    assert drawn.name.startswith("bands3-grad_cam-relu2-")
+    assert values.shape == (16, 16) and values.dtype == np.float32
     shown = own(visit, ".hl-ends > span").last.inner_text()
     assert number(shown) == pytest.approx(float(values.max()), rel=1e-3)
     slider = own(visit, "input[name=opacity]")
@@ -63,13 +63,13 @@ def test_a_map_is_saved_read_and_drawn_with_other_settings(first_view: Visit) ->
     own(visit, "input[name=high]").blur()
     visit.page.keyboard.press("Escape")
     own(visit, "canvas").first.hover()
-    expect(own(visit, ".hl-read")).to_contain_text(re.compile(r"at row \d, column \d of 7 × 7"))
+    expect(own(visit, ".hl-read")).to_contain_text(re.compile(r"at row \d+, column \d+ of 16 × 16"))
     assert visit.shot() != before and visit.sent(requests) == []
 
 
-def test_display_modes_need_no_request(first_view: Visit) -> None:
+def test_display_modes_need_no_request(visit: Visit) -> None:
     """By pointer, keys and long press. Oracles: the separate images, and the library's colormap."""
-    visit, page, requests = first_view, first_view.page, len(first_view.requests)
+    page, requests = visit.open("?model=bands3").page, len(visit.requests)
     whole, before = visit.pixels(), visit.shot()
     half = whole.shape[1] // 2
     own(visit, "canvas").first.focus()
@@ -84,9 +84,9 @@ def test_display_modes_need_no_request(first_view: Visit) -> None:
     expect(show(visit, "Map")).to_be_checked()
     smooth(visit, False)
     table = color_map("magma").reshape(-1, 3).numpy().astype(int)
-    cells = np.asarray(Image.fromarray(visit.pixels()[..., :3].astype("u1")).resize((1400, 1400))).astype(int)
+    cells = np.asarray(Image.fromarray(visit.pixels()[..., :3].astype("u1")).resize((3200, 3200))).astype(int)
     middles = cells[100::200, 100::200].reshape(-1, 1, 3)
-    assert middles.shape[0] == 49 and np.abs(middles - table).max(axis=2).min(axis=1).max() <= 3, "one color per cell"
+    assert middles.shape[0] == 256 and np.abs(middles - table).max(axis=2).min(axis=1).max() <= 3, "one color per cell"
     inside, edge = cells[60:80, 650:750], cells[190:210, 650:750]
     assert np.abs(np.diff(inside, axis=0)).max() <= 2 < np.abs(np.diff(edge, axis=0)).max()
     smooth(visit, True)

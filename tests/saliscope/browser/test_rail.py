@@ -176,6 +176,7 @@ def test_space_plays_the_maps_and_norms_are_requested_once_per_class(visit: Visi
     assert len(keys) == len(set(keys))
 
 
+@pytest.mark.slow
 def test_the_table_of_layers_is_measured_when_it_is_opened(first_view: Visit) -> None:
     """The second view of the diagram: a row selects its layer, and both views can be saved."""
     visit, strip = first_view, first_view.page.locator("#hl-strip")

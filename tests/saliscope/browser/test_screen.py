@@ -111,8 +111,8 @@ def test_map_network_and_predictions_are_in_one_view_and_nothing_moves(first_vie
     page.set_viewport_size(size)
 
 
-def test_views_theme_and_presentation_are_chosen_in_the_menu(first_view: Visit) -> None:
-    visit, page = first_view, first_view.page
+def test_views_theme_and_presentation_are_chosen_in_the_menu(visit: Visit) -> None:
+    page = visit.open("?model=bands3").page
     button = page.locator("#hl-navigation [aria-haspopup=menu]")
     button.focus()
     page.keyboard.press("ArrowDown")
@@ -339,7 +339,8 @@ new PerformanceObserver((list) => list.getEntries().forEach(({ value, sources })
   .observe({ type: "layout-shift", buffered: true });"""
 
 
-@pytest.mark.parametrize(("width", "height"), [pytest.param(1440, 900, marks=pytest.mark.slow), (390, 844)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_nothing_moves_from_the_first_paint_through_all_views(window: Any, width: int, height: int) -> None:
     visit = window(width, height)
     page = visit.page

@@ -136,6 +136,7 @@ def test_images_of_the_index_similar_channels_and_the_order_by_a_cell(view: Visi
     assert show.locator("option").evaluate_all("(all) => all.map((each) => each.hidden)") == [False, False, True]
 
 
+@pytest.mark.slow
 def test_nothing_moves_and_axe_finds_nothing_on_a_phone(window: Any) -> None:
     visit = opened(window(390, 844, color_scheme="dark"), f"?example=cat&layer={LAYER}&channel=3")
     page = visit.page

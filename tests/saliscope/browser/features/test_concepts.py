@@ -42,7 +42,7 @@ def test_a_removed_concept_changes_the_prediction(visit: Visit) -> None:
 
 
 def test_a_link_opens_a_concept(visit: Visit) -> None:
-    page = visit.open("?example=dog&tab=concepts&concepts=4&concept=1").page
+    page = visit.open("?model=bands3&example=dog&tab=concepts&concepts=4&concept=1").page
     own = page.locator("#hl-concepts")
     expect(own.locator(".hl-concepts-tiles button")).to_have_count(4)
     expect(own.locator("[aria-pressed=true] span")).to_have_text("1")

@@ -84,7 +84,7 @@ def test_covering_painting_undo_and_refusal(visit: Visit) -> None:
 
 def test_a_link_repeats_the_edit_with_the_keyboard_and_saves_it(visit: Visit) -> None:
     """A second image by link, a dab by keyboard, the smallest region, and a bundle with both images."""
-    page = visit.open("?example=coffee&tab=erase&edit=box.0c0cUUUU_fill.image_flip.x&second=cat").page
+    page = visit.open("?model=bands3&example=coffee&tab=erase&edit=box.0c0cUUUU_fill.image_flip.x&second=cat").page
     visit.painted("erase", 0)
     expect(page.locator(".hl-erase .hl-second [aria-pressed=true]")).to_have_attribute("data-id", "cat")
     expect(page.get_by_role("button", name="Image changes (1)")).to_be_visible()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from saliscope.page.shared.glossary import GLOSSARY
 from tests.saliscope.browser.conftest import Visit, expect
 from tests.saliscope.browser.test_accessibility import FOUND, axe_script
 
 
-def test_words_explain_themselves_by_pointer_and_keyboard(first_view: Visit) -> None:
-    page = first_view.page
+def test_words_explain_themselves_by_pointer_and_keyboard(visit: Visit) -> None:
+    page = visit.open("?model=bands3").page
     tip, share, canvas = (
         page.locator(".hl-tip"),
         page.locator("#hl-status .hl-term"),
@@ -39,13 +41,14 @@ def test_words_explain_themselves_by_pointer_and_keyboard(first_view: Visit) -> 
     inside = ", ".join(f"{tag} .hl-term" for tag in ("button", "a", "label", "summary", "strong", "td"))
     expect(page.locator(inside)).to_have_count(0)
     whole, center = (page.locator("#hl-crop button").filter(has_text=text) for text in ("Whole image", "Center crop"))
-    first_view.after(whole.click)
+    visit.after(whole.click)
     center.hover()
     expect(tip).to_have_text(GLOSSARY["crop"])
-    first_view.after(center.click)  # a button with a word keeps its click
+    visit.after(center.click)  # a button with a word keeps its click
     expect(center).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.slow
 def test_an_open_tip_is_accessible_and_inside_a_phone(phone: Visit) -> None:
     page = phone.page
     page.evaluate(axe_script())

@@ -50,9 +50,9 @@ def overlap(one: dict[str, float], other: dict[str, float]) -> bool:
     return all(one[at] < other[at] + other[size] and other[at] < one[at] + one[size] for at, size in pairs)
 
 
-def test_expressions_are_drawn_run_and_refused(first_view: Visit) -> None:
+def test_expressions_are_drawn_run_and_refused(small_view: Visit) -> None:
     """An experiment, whose code does the same; an expression by keyboard with a hook; errors name their position."""
-    visit, page = first_view, show(first_view, "Expression")
+    visit, page = small_view, show(small_view, "Expression")
     visit.painted("expression", 0)
     own, line = page.locator("#hl-expression"), page.locator("#hl-expression .hl-line")
     hook, amount = own.locator("select[name=hook]"), own.locator("input[name=amount]")
@@ -102,10 +102,10 @@ def test_expressions_are_drawn_run_and_refused(first_view: Visit) -> None:
         assert line.get_attribute("data-kind") == "error" and page.evaluate("window.__xss") is None, text
 
 
-def test_a_run_is_drawn_live_and_diagnosed(first_view: Visit) -> None:
-    page, part = show(first_view, "Training"), first_view.page.locator("#hl-training")
-    first_view.after(lambda: page.get_by_role("button", name="Learning rate too high").click(), "training")
-    trained(first_view, "broken")
+def test_a_run_is_drawn_live_and_diagnosed(small_view: Visit) -> None:
+    page, part = show(small_view, "Training"), small_view.page.locator("#hl-training")
+    small_view.after(lambda: page.get_by_role("button", name="Learning rate too high").click(), "training")
+    trained(small_view, "broken")
     expect(part.locator(".hl-line")).to_contain_text("the loss is not finite")
     expect(part.locator(".hl-finding")).to_contain_text("grew from")
     expect(part.locator(".hl-plot svg")).to_have_count(4)
