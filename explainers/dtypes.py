@@ -11,10 +11,9 @@ from torch import Tensor, nn
 @lru_cache(maxsize=256)
 def quantized_class(classes: frozenset[type[nn.Module]]) -> str | None:
     """Return the name of a quantized torch module class among these, or None; fake quantization has a gradient."""
-    for each in classes:
-        if ".quantized" in each.__module__ and each.__module__.startswith("torch."):
-            return f"{each.__module__.rpartition('.modules')[0] or each.__module__}.{each.__qualname__}"
-    return None
+    found = [each for each in classes if ".quantized" in each.__module__ and each.__module__.startswith("torch.")]
+    names = (f"{each.__module__.rpartition('.modules')[0] or each.__module__}.{each.__qualname__}" for each in found)
+    return min(names, default=None)  # the same in each process
 
 
 def no_gradient(name: str) -> str:

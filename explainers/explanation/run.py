@@ -91,6 +91,9 @@ def explain(
         >>> explanation.map.shape
         torch.Size([1, 7, 7])
     """
+    for name, value in (("compare", compare), ("compile", compile)):
+        if not isinstance(value, bool):
+            raise BadOption(f"{name}={shorten(value)} is not valid. Give True or False.")
     chosen = find(method)
     given: Any = images
     several: tuple[Tensor, ...] | None = given if isinstance(given, tuple) else None

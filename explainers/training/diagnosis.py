@@ -18,6 +18,8 @@ from explainers.findings import Finding
 
 # Minimum number of points for a trend.
 FEWEST = 3
+ROUNDING = 1e-6
+"""Norms below this fraction of the largest before are rounding."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def diagnose_training(
 
         non_finite  NaN or infinity: the first step, and the first tensor in that step's backward pass
         exploding   the norm over all parameters grows more than `growth` times within `window` recorded steps, by a
-                    linear fit to its logarithm
+                    linear fit to its logarithm, and is above a millionth of the largest before: at a loss of 0, the
+                    gradient is rounding
         vanishing   the first layer's root mean square gradient fell below `vanishing` times the last layer's, and has
                     not grown above that since; medians over `window` recorded steps
         dead        at least the fraction `dead` of a parameter's gradient (and of its bias, for a weight) is exactly
@@ -133,8 +136,8 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
     for end in range(FEWEST, len(points) + 1):
         recent = points[max(0, end - window) : end]
         factor = math.exp(min(_slope([math.log(norm) for _, norm in recent]) * (len(recent) - 1), 700.0))
-        if factor > growth:
-            (start, small), (step, large) = recent[0], recent[-1]
+        (start, small), (step, large) = recent[0], recent[-1]
+        if factor > growth and large > ROUNDING * max(norm for _, norm in points[:end]):
             return Finding(
                 "exploding",
                 f"The gradient norm grew from {small:.3g} in step {start} to {large:.3g} in step {step}, more than "

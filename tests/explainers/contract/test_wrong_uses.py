@@ -134,6 +134,7 @@ OPTIONS: list[Row] = [
     ),
     (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
     (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
+    (lambda n, x: explain("grad_cam", n, x, 1, compare=torch.tensor([1, 2])), BadOption, "compare="),
     (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
     (lambda n, x: explainers.guided_grad_cam(n, x, 1, interpolate="triilinear"), BadOption, "triilinear.*bilinear"),
 ]

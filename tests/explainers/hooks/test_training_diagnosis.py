@@ -79,6 +79,7 @@ def test_the_threshold_of_exploding_is_the_stated_growth():
     assert by_code(log_of(40, a=lambda k: 50.0 if k == 12 else 1.0)) == {}, "one outlier"
     assert by_code(log_of(40, a=lambda k: 0.5**k)) == {}, "falling"
     assert by_code(log_of(2, a=lambda k: 100.0**k)) == {}, "two points are not a trend"
+    assert by_code(log_of(40, a=lambda k: 1.0 if k < 9 else 1e-12 * 1.3**k)) == {}, "rounding at a loss of 0"
     both = by_code(log_of(9, a=lambda k: 10.0**k if k < 8 else math.inf))
     assert both["non_finite"].remedy == both["exploding"].remedy and "Clip" in both["non_finite"].sentence
 
