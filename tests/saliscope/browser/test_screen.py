@@ -330,6 +330,8 @@ def test_the_page_fits_a_window_and_labels_are_cut_at_dots(visit: Visit) -> None
     assert names[1] == "stem" and all(re.fullmatch(r"…?\w+(\.\w+)*", name) for name in names), names
     side = "(side) => [side.scrollHeight - side.clientHeight, getComputedStyle(side).maskImage]"
     assert page.locator("#hl-side").evaluate(side) == [0, "none"], "no text is cut off or faded"
+    visit.after(lambda: visit.choose("method", "Grad-CAM"))  # which is checked on request
+    assert page.locator("#hl-side").evaluate(side) == [0, "none"]
     page.set_viewport_size(size)
 
 
