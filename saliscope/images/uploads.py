@@ -119,7 +119,7 @@ def decoding(kind: str) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except _Timeout:
+    except (_Timeout, TimeoutError):
         raise Refused(TOO_SLOW) from None
     except MemoryError:
         raise Refused(TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)) from None
@@ -298,19 +298,19 @@ def _describe(data: bytes) -> str:
 
 def _decode(data: bytes) -> Image.Image:
     with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as image:
-        width, height = image.size
-        check_size(width, height)
-        strips.check_whole(image)
-        strips.check_expansion(image, data)
-        size = reduced_size(width, height)
+        check_size(*image.size)
+        strips.check_pixels(image, data)
+        size = reduced_size(*image.size)
         profile = image.info.get("icc_profile")
-        with _large_lock if width * height > limits.HUGE else contextlib.nullcontext():
-            if image.format in ("JPEG", "MPO"):
-                strips.check_scans(image, data)
+        with _large_lock if image.width * image.height > limits.HUGE else contextlib.nullcontext():
             image.draft(image.mode, size)  # only has an effect for JPEG
-            plain, orientation = _load(image, data, size)
-            if plain.size != size:
-                plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+            if strips.is_too_large(image):
+                plain, orientation = strips.reduce_image(image, data, size)
+            else:
+                image.load()
+                plain, orientation = pixels.eight_bits(image), pixels.orientation(image)
+                if plain.size != size:
+                    plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
         found = {"animated": _is_animated(image), "transparent": pixels.is_transparent(plain)}
     upright = pixels.on_white(plain, profile)
     if orientation is not None:
@@ -323,21 +323,6 @@ def _decode(data: bytes) -> Image.Image:
 def _is_animated(image: Image.Image) -> bool:
     """Return whether a file has more frames. The other images in a JPEG are previews, and those in a TIFF are pages."""
     return image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
-
-
-def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image.Image, Image.Transpose | None]:
-    """Return the pixels of an opened image in 8 bits, and its orientation unless it is applied already."""
-    if not strips.is_too_large(image):
-        image.load()
-        return pixels.eight_bits(image), pixels.orientation(image)
-
-    end = time.thread_time() + limits.DECODE_SECONDS  # of this thread: the file is long, and the machine may be busy
-
-    def check() -> None:
-        if time.thread_time() > end:
-            raise _Timeout
-
-    return strips.reduce_image(image, data, size, check)
 
 
 def reduced_size(width: int, height: int) -> tuple[int, int]:
