@@ -37,8 +37,6 @@ from saliscope.images.decoder import protocol, sandbox, worker
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
 """Seconds after the time limit of the decoders until the process is ended, which a busy machine needs."""
-MOST_FILES = 500
-"""Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
 """Environment variables that a program needs to start; others, such as access tokens, are not passed on."""
 WORKER = "saliscope.images.decoder.worker"
@@ -88,12 +86,16 @@ class _Process:
         Errors   protocol.Broken if it ends
         """
         if self.mechanisms is None:
-            self.mechanisms = protocol.read_line(self._status, "ready")
+            self.mechanisms = self._read_status("ready")
         return self.mechanisms
 
-    def call(
-        self, header: dict[str, Any], data: bytes, seconds: float
-    ) -> tuple[dict[str, Any], bytes, tuple[float, int]]:
+    def _read_status(self, name: str) -> list[Any]:
+        header, _ = protocol.read(self._status)
+        if name not in header:
+            raise protocol.Broken
+        return header[name]
+
+    def call(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytes, list[float]]:
         """Return the answer to a request, and what the file has used: processor time in seconds, and bytes of memory.
 
         A file that has taken over its process must not answer for others, so that process has to end first.
@@ -111,11 +113,11 @@ class _Process:
                 protocol.write(self._requests, header, data)
             is_image = header["task"] in ("image", "preview")
             answer, body = protocol.read(self._answers, 3 * LARGEST if is_image else protocol.LONGEST_BODY)
-            code, used, kilobytes = protocol.read_line(self._status, "ended")
-            if code != "0" or _has_more(self._answers) or ("refused" in answer and body):
+            code, *used = self._read_status("ended")
+            if code != 0 or _has_more(self._answers) or ("refused" in answer and body):
                 raise protocol.Broken
             self.mechanisms = None
-            return answer, body, (float(used), 1024 * int(kilobytes))
+            return answer, body, used
         except protocol.Broken:
             late = time.monotonic() >= end or self.close() == -getattr(signal, "SIGXCPU", 0)  # which Windows lacks
             raise Refused(uploads.TOO_SLOW if late else CRASHED) from None
@@ -127,7 +129,7 @@ class _Process:
         self.process.kill()
         code = self.process.wait()
         with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
-            code = int(protocol.read_line(self._status, "ended")[0])
+            code = self._read_status("ended")[0]
         for stream in (self._requests, self._answers, self._status):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -160,7 +162,7 @@ class Pool:
         self._open = True
         self.restarts = 0
         """Processes that were replaced because they crashed or took too long."""
-        self.used = (0.0, 0)
+        self.used = [0.0, 0]
         """Processor time in seconds and memory in bytes of the last file; 0 on systems that do not tell it."""
         self.mechanisms: list[str] | None = None
         """The active mechanisms of the sandbox; None until a process was ready."""
@@ -206,7 +208,7 @@ class Pool:
                 self.restarts += 1
                 process.close()
                 raise
-            if process.files < MOST_FILES:
+            if process.files < worker.MOST_FILES:
                 self._idle.append(process)
             else:
                 process.close()
@@ -268,8 +270,7 @@ def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytes]:
     uploads.check_length(data)
     if (pool := _pool) is not None:
         return pool.call(data, **header)
-    answer, parts = worker.decode(header, data)
-    return answer, b"".join(parts)
+    return worker.decode(header, data)
 
 
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | bands.Bands:
