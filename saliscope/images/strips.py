@@ -72,7 +72,8 @@ def reduce_image(image: Image.Image, data: bytes, size: tuple[int, int]) -> tupl
         orientation = pixels.orientation(image)
         read = functools.partial(_crops, image, factor)
     elif isinstance(image, PngImageFile) and _filter_distance(data) in _FILTER_MODES and not image.is_animated:
-        orientation = _png_orientation(data)
+        image.info.setdefault("exif", _content(data, b"eXIf"))  # else, Pillow would decode the whole image to find it
+        orientation = pixels.orientation(image)
         read = functools.partial(_png_strips, image, data, factor)
     elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
         sides, orientation = (page.width, page.height), pixels.ORIENTATIONS.get(page.orientation)
@@ -225,13 +226,6 @@ def _content(data: bytes, kind: bytes) -> bytes:
     return b"".join(data[at + 8 : end - 4] for name, at, end in parts.png_chunks(data) if name == kind)
 
 
-def _png_orientation(data: bytes) -> Image.Transpose | None:
-    """Return the EXIF orientation of a PNG; Pillow decodes the whole image to find it."""
-    exif = Image.Exif()
-    exif.load(_content(data, b"eXIf"))
-    return pixels.ORIENTATIONS.get(exif.get(pixels.ORIENTATION, 1))
-
-
 # TIFF
 
 
@@ -241,9 +235,7 @@ def _tiff_strips(image: TiffImageFile, data: bytes, page: tiff.Page, factor: int
     tags = {tag: image.tag_v2[tag] for tag in _DIRECTORY_TAGS & set(image.tag_v2)}
     for top, end in _rows(page, math.lcm(rows, factor)):
         first, last = top // rows, -(-end // rows)
-        kept = tags | {tiff.HEIGHT: end - top}
-        if tiff.ROWS in image.tag_v2:
-            kept[tiff.ROWS] = min(rows, end - top)
+        kept = tags | {tiff.HEIGHT: end - top, tiff.ROWS: rows}
         blocks = [data[block] for plane in planes for block in plane[first * page.across : last * page.across]]
         strip = Image.open(io.BytesIO(tiff.write(kept, blocks, image.tag_v2.prefix)), formats=("TIFF",))
         strip.load()

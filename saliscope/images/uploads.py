@@ -57,26 +57,20 @@ _KINDS = (
     (0, b"%PDF", "a PDF document"),
     (0, b"PK\x03\x04", "a zip archive or an office document"),
     (0, b"PK\x05\x06", "a zip archive"),
-    (0, b"\x1f\x8b", "a compressed archive"),
-    (0, b"7z\xbc\xaf", "a compressed archive"),
-    (0, b"Rar!", "a compressed archive"),
+    (0, (b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!"), "a compressed archive"),
     (0, b"8BPS", "a Photoshop document"),
     (0, b"\x00\x00\x00\x0cjP", "a JPEG 2000 image"),
-    (0, b"\x00\x00\x00\x0cJXL", "a JPEG XL image"),
-    (0, b"\xff\x0a", "a JPEG XL image"),
+    (0, (b"\x00\x00\x00\x0cJXL", b"\xff\x0a"), "a JPEG XL image"),
     (0, b"\x00\x00\x01\x00", "an icon"),
     (0, b"\x93NUMPY", "a NumPy array"),
-    *((4, start, "a HEIC image (save it as JPEG first)") for start in (b"ftyphe", b"ftypmif1", b"ftypmsf1")),
+    (4, (b"ftyphe", b"ftypmif1", b"ftypmsf1"), "a HEIC image (save it as JPEG first)"),
     (4, b"ftypcrx", "a raw camera image (save it as JPEG first)"),
     (4, b"ftyp", "a video"),
     (8, b"AVI ", "a video"),
     (0, b"\x1aE\xdf\xa3", "a video"),
     (8, b"WAVE", "an audio file"),
-    (0, b"ID3", "an audio file"),
-    (0, b"OggS", "an audio file"),
-    (0, b"fLaC", "an audio file"),
-    (0, b"MZ", "a program"),
-    (0, b"\x7fELF", "a program"),
+    (0, (b"ID3", b"OggS", b"fLaC"), "an audio file"),
+    (0, (b"MZ", b"\x7fELF"), "a program"),
 )
 _SIGNATURES = (
     (0, b"\xff\xd8\xff", "JPEG"),
@@ -84,7 +78,7 @@ _SIGNATURES = (
     (8, b"WEBP", "WebP"),
     (0, b"GIF8", "GIF"),
     (0, b"BM", "BMP"),
-    *((0, start, "TIFF") for start in tiff.STARTS),
+    (0, tiff.STARTS, "TIFF"),
     (4, b"ftypavi", "AVIF"),
 )
 _RUNS = (b"\1\0\0\0", b"\2\0\0\0")
@@ -275,7 +269,7 @@ def is_supported(data: bytes) -> bool:
     return _match(data, _SIGNATURES) is not None
 
 
-def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
+def _match(data: bytes, table: tuple[tuple[int, bytes | tuple[bytes, ...], str], ...]) -> str | None:
     return next((name for offset, start, name in table if data.startswith(start, offset)), None)
 
 
@@ -286,8 +280,7 @@ def _describe(data: bytes) -> str:
         return "an SVG drawing"
     if b"<html" in head or head.startswith(b"<!doctype html"):
         return "a web page"
-    known = _match(data, _KINDS)
-    if known:
+    if known := _match(data, _KINDS):
         return known
     with contextlib.suppress(UnicodeDecodeError):
         text = data[:2048].decode("utf-8", "strict" if len(data) <= 2048 else "ignore")
@@ -311,18 +304,15 @@ def _decode(data: bytes) -> Image.Image:
                 plain, orientation = pixels.eight_bits(image), pixels.orientation(image)
                 if plain.size != size:
                     plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-        found = {"animated": _is_animated(image), "transparent": pixels.is_transparent(plain)}
+        # The other images in a JPEG are previews, and those in a TIFF are pages.
+        animated = image.format in ("GIF", "PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False)
     upright = pixels.on_white(plain, profile)
     if orientation is not None:
         upright = upright.transpose(orientation)
+    found = {"animated": animated, "transparent": pixels.is_transparent(plain)}
     notes = [name for name, holds in found.items() if holds]
     upright.info = {"notes": notes} if notes else {}
     return upright
-
-
-def _is_animated(image: Image.Image) -> bool:
-    """Return whether a file has more frames. The other images in a JPEG are previews, and those in a TIFF are pages."""
-    return image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
 
 
 def reduced_size(width: int, height: int) -> tuple[int, int]:

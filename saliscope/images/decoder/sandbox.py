@@ -125,12 +125,6 @@ def is_hidden() -> bool:
     return sys.platform == "linux" and _prctl(_PR_GET_DUMPABLE, 0)
 
 
-class _Program(ctypes.Structure):
-    """A filter of system calls."""
-
-    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
-
-
 if sys.platform == "linux":
     _libc = ctypes.CDLL(None)
     _libc.prctl.argtypes = ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong
@@ -179,14 +173,12 @@ def _limit(memory: int, seconds: int) -> bool:
         return False
     limits = {"AS": memory, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0, "CPU": seconds}
     for name, value in limits.items():
-        number = getattr(resource, f"RLIMIT_{name}", None)
-        if number is None:
-            continue
-        with contextlib.suppress(OSError, ValueError):  # macOS refuses some limits
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # macOS lacks or refuses some limits
+            number = getattr(resource, f"RLIMIT_{name}")
             highest = resource.getrlimit(number)[1]
             least = value if highest == resource.RLIM_INFINITY else min(value, highest)
             # The soft limit of processor time is a signal that tells what happened, the hard one ends the process.
-            resource.setrlimit(number, (least, least + (name == "CPU" and least < highest)))
+            resource.setrlimit(number, (least, least + (name == "CPU" and least != highest)))
     return True
 
 
@@ -195,8 +187,7 @@ def _seccomp() -> bool:
     program = filter_of(platform.machine())
     if program is None or struct.calcsize("P") != 8:
         return False
-    filtered = _Program(len(program) // 8, program)  # its memory is read during the call
-    return _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(filtered))
+    return _prctl(_PR_SET_SECCOMP, 2, struct.pack("HP", len(program) // 8, ctypes.cast(program, ctypes.c_void_p).value))
 
 
 @functools.cache

@@ -72,8 +72,7 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
     if isinstance(found, metadata.StrippedFile):
         return {"suffix": found.suffix, "same_file": found.same_file}, found.data
     if isinstance(found, Image.Image):
-        notes = found.info.get("notes")
-        return {"size": found.size} | ({"notes": notes} if notes else {}), found.tobytes()
+        return {"size": found.size, **found.info}, found.tobytes()
     answer = {"size": found.image.size, "shape": found.values.shape, "choice": vars(found.choice), "note": found.note}
     return answer, b"".join([found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").data])
 
@@ -83,7 +82,7 @@ def main(
 ) -> None:
     """Answer requests until the input ends. Tests have another `answer`, and a system with fewer mechanisms."""
     warnings.simplefilter("ignore")
-    prepare()
+    sample = prepare()
     source, target, status = (os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb")))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # what a decoder prints must not be part of an answer
@@ -107,7 +106,7 @@ def main(
             try:
                 os.environ.clear()
                 active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
-                uploads.open_image(_SAMPLE)  # writes to memory that an image needs: half of the time of a small one
+                uploads.open_image(sample)  # writes to memory that an image needs: half of the time of a small one
                 protocol.write(status, {"ready": active})
                 status.close()
                 protocol.write(target, *answer(*protocol.read(source)))
@@ -122,11 +121,8 @@ def main(
         protocol.write(status, {"ended": [code, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss]})
 
 
-_SAMPLE = b""
-
-
-def prepare() -> None:
-    """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
+def prepare() -> bytes:
+    """Import and initialize what decoding needs, because no file can be opened in the sandbox; return an image."""
     for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
         codecs.lookup(encoding)
     Image.init()
@@ -138,12 +134,11 @@ def prepare() -> None:
         exif = Image.Exif()
         exif[pixels.ORIENTATION] = 6
         metadata.strip_metadata(pixels.encode(Image.new("RGB", (8, 8)), kind, exif=exif), 3)
-    global _SAMPLE
-    _SAMPLE = pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
     sandbox.filter_of(platform.machine())
     file = io.BytesIO()
     np.save(file, np.zeros((4, 8, 8), np.uint16))
     bands.open_file(file.getvalue(), 3)
+    return pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
 
 
 if __name__ == "__main__":
