@@ -92,12 +92,12 @@ def _jpeg(data: bytes) -> bytes:
 def _orientation_segment(data: bytes) -> bytes:
     """Return an EXIF segment with only the orientation, or nothing if the image is upright."""
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        turn, exif = pixels.orientation(image), Image.Exif()
+        turn = pixels.orientation(image)
     if turn is None:
         return b""
-    exif[pixels.ORIENTATION] = next(number for number, each in pixels.ORIENTATIONS.items() if each == turn)
-    body = exif.tobytes()
-    return b"\xff\xe1" + struct.pack(">H", len(body) + 2) + body
+    number = next(number for number, each in pixels.ORIENTATIONS.items() if each == turn)
+    exif = b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, pixels.ORIENTATION, 3, 1, number, 0, 0)
+    return b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
 
 
 # PNG and WebP
@@ -106,11 +106,11 @@ def _orientation_segment(data: bytes) -> bytes:
 def _png(data: bytes) -> bytes:
     kept = [PNG_START]
     for name, start, end in parts.png_chunks(data):
-        if name in PNG_KEPT:
+        if name in PNG_KEPT and end <= len(data):
             kept.append(data[start:end])
-        if name == b"IEND":
-            break
-    return b"".join(kept)
+            if name == b"IEND":
+                return b"".join(kept)
+    return b""  # which is no image, so the pixels are stored
 
 
 def _webp(data: bytes) -> bytes:

@@ -74,6 +74,8 @@ def reduce_image(image: Image.Image, data: bytes, size: tuple[int, int]) -> tupl
     elif isinstance(image, PngImageFile) and _filter_distance(data) in _FILTER_MODES and not image.is_animated:
         image.info.setdefault("exif", _content(data, b"eXIf"))  # else, Pillow would decode the whole image to find it
         orientation = pixels.orientation(image)
+        if image.info.get("interlace"):
+            factor = 1 << (factor.bit_length() - 1)  # as in earlier versions, whose pixels are the same
         read = functools.partial(_png_strips, image, data, factor)
     elif isinstance(image, TiffImageFile) and (page := next(tiff.pages(data))).block[1] * page.width <= 4 * STRIP:
         sides, orientation = (page.width, page.height), pixels.ORIENTATIONS.get(page.orientation)

@@ -102,7 +102,7 @@ def enter(memory: int, seconds: int, parent: int | None = None, using: Collectio
         if os.getppid() != parent:
             os._exit(1)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    others = {LANDLOCK: _landlock, LIMITS: functools.partial(_limit, memory, seconds), SECCOMP: _seccomp}
+    others = {LANDLOCK: _landlock, LIMITS: lambda: _limit(memory, seconds), SECCOMP: _seccomp}
     return active + [name for name, forbid in others.items() if name in using and forbid()]
 
 
@@ -187,7 +187,8 @@ def _seccomp() -> bool:
     program = filter_of(platform.machine())
     if program is None or struct.calcsize("P") != 8:
         return False
-    return _prctl(_PR_SET_SECCOMP, 2, struct.pack("HP", len(program) // 8, ctypes.cast(program, ctypes.c_void_p).value))
+    address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
+    return _prctl(_PR_SET_SECCOMP, 2, struct.pack("HP", len(program) // 8, address))
 
 
 @functools.cache

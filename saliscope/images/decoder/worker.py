@@ -72,7 +72,8 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
     if isinstance(found, metadata.StrippedFile):
         return {"suffix": found.suffix, "same_file": found.same_file}, found.data
     if isinstance(found, Image.Image):
-        return {"size": found.size, **found.info}, found.tobytes()
+        notes = found.info.get("notes")
+        return {"size": found.size} | ({"notes": notes} if notes else {}), found.tobytes()
     answer = {"size": found.image.size, "shape": found.values.shape, "choice": vars(found.choice), "note": found.note}
     return answer, b"".join([found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").data])
 
