@@ -75,7 +75,7 @@ def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile
 
 
 def _jpeg(data: bytes) -> bytes:
-    """Return the required segments and the pixels, up to the end of the image."""
+    """Return the required segments and the pixels, up to the end of the image; nothing if it has no end."""
     kept = [b"\xff\xd8", _orientation_segment(data)]
     for marker, _, body, end in parts.jpeg_segments(data):
         segment = data[body if marker == parts.PIXELS else body - 2 : end]
@@ -86,7 +86,7 @@ def _jpeg(data: bytes) -> bytes:
         elif marker == 0xFE or (0xE0 <= marker <= 0xEF and not (marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0")):
             continue
         kept.append(segment)
-    return b"".join(kept)
+    return b"".join(kept) if kept[-1] == b"\xff\xd9" else b""
 
 
 def _orientation_segment(data: bytes) -> bytes:
@@ -104,13 +104,14 @@ def _orientation_segment(data: bytes) -> bytes:
 
 
 def _png(data: bytes) -> bytes:
+    """Return the required chunks up to the end of the image; nothing if it has no end."""
     kept = [PNG_START]
     for name, start, end in parts.png_chunks(data):
         if name in PNG_KEPT and end <= len(data):
             kept.append(data[start:end])
             if name == b"IEND":
                 return b"".join(kept)
-    return b""  # which is no image, so the pixels are stored
+    return b""
 
 
 def _webp(data: bytes) -> bytes:
