@@ -147,7 +147,7 @@ def _coefficients(image: JpegImageFile, data: bytes) -> float:
 
 
 def _rows(image: Image.Image | tiff.Page, multiple: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row of every strip and the row after its last; only the last strip has no multiple of rows."""
+    """Yield the first row of every strip and the row after its last; `multiple` divides all but the last height."""
     rows = max(1, STRIP // image.width // multiple) * multiple
     yield from ((top, min(top + rows, image.height)) for top in range(0, image.height, rows))
 

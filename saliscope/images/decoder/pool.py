@@ -90,6 +90,10 @@ class _Process:
         return self.mechanisms
 
     def _read_status(self, name: str) -> list[Any]:
+        """Return the content of a message with this name.
+
+        Errors   protocol.Broken for the end of the stream and for another message
+        """
         header, _ = protocol.read(self._status)
         if name not in header:
             raise protocol.Broken
