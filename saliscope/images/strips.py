@@ -241,4 +241,4 @@ def _tiff_strips(image: TiffImageFile, data: bytes, page: tiff.Page, factor: int
         blocks = [data[block] for plane in planes for block in plane[first * page.across : last * page.across]]
         strip = Image.open(io.BytesIO(tiff.write(kept, blocks, image.tag_v2.prefix)), formats=("TIFF",))
         strip.load()
-        yield strip
+        yield from _crops(strip, factor)  # large blocks are converted in parts, to save memory
