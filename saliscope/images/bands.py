@@ -78,33 +78,32 @@ def open_bands(data: bytes, channels: int, *, raw: bool = False, requested: str 
 
     Errors   Refused
     """
-    with uploads.decoding("PNG" if data.startswith(DEEP_PNG[0]) else "TIFF"):
-        values = read(data, channels)
-        if values is None:
-            return None
-        count = len(values)
-        if channels not in (1, 3, count):
-            raise Refused(WRONG_COUNT.format(channels=channels, bands=count))
-        three, note = choose_bands(requested, count, channels)
-        kind, (height, width) = values.dtype, values.shape[1:]
-        image = to_rgb(values, three)
-        if channels == 3 or (channels == 1 and len(set(three)) > 1):
-            values = values[[band - 1 for band in three]]
-        elif channels == 1:
-            values = values[three[0] - 1 : three[0]]
-        values, how = scale_values(values, raw)
-        values = reduce_size(values)
-        if channels == 1 and len(values) == 3:
-            values = sum(weight * band for weight, band in zip(LUMINANCE, values, strict=True))[None].astype("float32")
-        image = image.resize(values.shape[:0:-1], Image.Resampling.LANCZOS, reducing_gap=2.0)
+    values = read(data, channels)
+    if values is None:
+        return None
+    count = len(values)
+    if channels not in (1, 3, count):
+        raise Refused(WRONG_COUNT.format(channels=channels, bands=count))
+    three, note = choose_bands(requested, count, channels)
+    kind, (height, width) = values.dtype, values.shape[1:]
+    image = to_rgb(values, three)
+    if channels in (1, 3):
+        used = three if channels == 3 or len(set(three)) > 1 else three[:1]
+        values = values[[band - 1 for band in used]]
+    values, how = scale_values(values, raw)
+    values = reduce_size(values)
+    if channels == 1 and len(values) == 3:
+        values = sum(weight * band for weight, band in zip(LUMINANCE, values, strict=True))[None].astype("float32")
+    image = image.resize(values.shape[:0:-1], Image.Resampling.LANCZOS, reducing_gap=2.0)
     description = f"{count} band{'s' * (count > 1)} of {kind}, {width} × {height} pixels; {how}."
     return Bands(image, values, BandChoice(three, count, description, _describe_use(channels, count)), note)
 
 
+@uploads.decoding("TIFF")
 def read(data: bytes, channels: int | None) -> np.ndarray | None:
     """Return the stored values of a file, [bands, height, width], or None for an ordinary image or another file.
 
-    Errors   Refused, tiff.Damaged, and errors of Pillow
+    Errors   Refused
     """
     if data.startswith(npy.START):
         array = npy.read(data, channels)
@@ -115,7 +114,8 @@ def read(data: bytes, channels: int | None) -> np.ndarray | None:
     decode = uploads.TimedDecoder()
     if channels == 1 and data.startswith(DEEP_PNG[0]) and data[24:26] == DEEP_PNG[1]:
         uploads.check_size(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big"), limits.WHOLE)
-        return np.asarray(decode(data)).astype("u2")[None]
+        with uploads.decoding("PNG"):
+            return np.asarray(decode(data)).astype("u2")[None]
     if not data.startswith(tiff.STARTS):
         return None
     layers = [page for page in tiff.pages(data) if not page.overview]
@@ -145,8 +145,7 @@ def _is_ordinary_image(page: tiff.Page, layers: int, channels: int | None) -> bo
     if page.dtype is None:
         return False
     colors = 1 if page.colors < 2 else 3
-    gray = colors == 1 and layers == 1 and page.samples - page.alpha == 1
-    eye = gray or (colors == 3 and page.samples - page.alpha == 3)
+    eye = page.samples - page.alpha == colors and (layers == 1 or colors == 3)
     if channels in (None, 3) or not page.readable:
         return eye
     return channels == 1 and page.dtype.itemsize == 1 and eye
@@ -154,17 +153,16 @@ def _is_ordinary_image(page: tiff.Page, layers: int, channels: int | None) -> bo
 
 def choose_bands(requested: str, count: int, channels: int | None) -> tuple[tuple[int, int, int], str]:
     """Return the three bands to display, counted from 1, and a message if the requested bands do not exist."""
+    default = (4, 3, 2) if count == SATELLITE else (1, 2, min(3, count))
     if count == 1 or (channels == 1 and count != 3):
         default = (1, 1, 1)
-    else:
-        default = (4, 3, 2) if count == SATELLITE else (1, 2, min(3, count))
     numbers, _, of = requested.partition(" of ")
     if not numbers or (of and of != str(count)):
         return default, ""
-    parts = [part.strip() for part in numbers.split(",")]
     known = {str(band): band for band in range(1, count + 1)}
-    if len(parts) == 3 and all(part in known for part in parts):
-        red, green, blue = (known[part] for part in parts)
+    found = [known.get(part.strip(), 0) for part in numbers.split(",")]
+    if len(found) == 3 and all(found):
+        red, green, blue = found
         return (red, green, blue), ""
     used = ",".join(map(str, default))
     known_bands = f"the image has bands 1 to {count}. Using the default instead: {used}."
@@ -187,9 +185,8 @@ def _describe_use(channels: int, count: int) -> str:
 
 def scale_values(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     """Return the values as float32 in the unit of the network's mean and std, and a description of the conversion."""
-    kind, top = values.dtype, 0
-    if kind.kind in "ui" and kind.itemsize <= 2:
-        top = int(np.iinfo(kind).max)
+    kind = values.dtype
+    top = int(np.iinfo(kind).max) if kind.kind in "ui" and kind.itemsize <= 2 else 0
     floats, gaps = values.astype(np.float32), ""
     finite = np.isfinite(floats) if kind.kind == "f" else np.array(True)
     lowest, highest = _extremes(floats if finite.all() else floats[finite])
@@ -199,12 +196,13 @@ def scale_values(values: np.ndarray, raw: bool) -> tuple[np.ndarray, str]:
     if raw:
         return floats, f"values {span} are unchanged, because the network's mean and std are in that unit{gaps}"
     if top:
-        dark = (
-            ". All values are therefore close to 0; if the network was trained on another scale, save the image as "
-            "floats from 0 to 1 on that scale"
-        )
-        dark = dark if 0 < highest < DARK * top else ""
-        return floats / np.float32(top), f"values {span} are divided by {top:,}, the largest value of the type{dark}"
+        how = f"values {span} are divided by {top:,}, the largest value of the type"
+        if 0 < highest < DARK * top:
+            how += (
+                ". All values are therefore close to 0; if the network was trained on another scale, save the image as "
+                "floats from 0 to 1 on that scale"
+            )
+        return floats / np.float32(top), how
     if lowest >= 0 and highest <= 1:
         return floats, f"values {span} are unchanged{gaps}"
     length = np.float32(min(max(highest - lowest, 1e-37), 3e38))
@@ -260,12 +258,11 @@ def preview_image(data: bytes, channels: int | None, requested: str) -> Image.Im
 
     Errors   Refused
     """
-    with uploads.decoding("TIFF"):
-        values = read(data, channels)
-        if values is not None:
-            three, _ = choose_bands(requested, len(values), channels)
-            image = to_rgb(values, three)
+    values = read(data, channels)
     if values is None:
         image = uploads.open_image(data)
+    else:
+        three, _ = choose_bands(requested, len(values), channels)
+        image = to_rgb(values, three)
     image.thumbnail((limits.PREVIEW_SIDE, limits.PREVIEW_SIDE))
     return image

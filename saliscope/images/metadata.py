@@ -30,10 +30,6 @@ WEBP_KEPT = {b"VP8 ", b"VP8L", b"VP8X", b"ALPH", b"ICCP", b"ANIM", b"ANMF"}
 WEBP_FLAGS = 0x08 | 0x04  # EXIF, XMP
 
 
-class Unreadable(ValueError):
-    """The file does not follow its format; its pixels are stored as PNG."""
-
-
 @dataclass(frozen=True)
 class StrippedFile:
     """A file without metadata."""
@@ -49,22 +45,18 @@ def strip_metadata(data: bytes, channels: int) -> StrippedFile:
 
     Errors   Refused, if the image cannot be decoded
     """
-    with uploads.decoding("TIFF"):
-        values = bands.read(data, channels)
+    values = bands.read(data, channels)
     if values is not None:
         return _strip_bands(data, values, channels)
     image = uploads.open_image(data)
     for start, suffix, cut in _CUTS:
         if data.startswith(start):
-            with contextlib.suppress(Unreadable, struct.error, IndexError, Refused):
+            with contextlib.suppress(IndexError, Refused):
                 short = cut(data)
-                if _same(image, uploads.open_image(short)):
+                found = uploads.open_image(short)
+                if (found.size, found.tobytes()) == (image.size, image.tobytes()):
                     return StrippedFile(short, suffix, True)
     return StrippedFile(pixels.encode(image, "PNG"), ".png", False)
-
-
-def _same(a: Image.Image, b: Image.Image) -> bool:
-    return a.size == b.size and a.tobytes() == b.tobytes()
 
 
 def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile:
@@ -73,19 +65,17 @@ def _strip_bands(data: bytes, values: np.ndarray, channels: int) -> StrippedFile
         return StrippedFile(data, ".npy", True)
     file = io.BytesIO()
     np.save(file, values)
-    try:
-        decoded = npy.read(file.getvalue(), channels)
-    except Refused:
-        return StrippedFile(data, ".tif", True)  # as many rows as bands, so NPY would be ambiguous
-    same = decoded.shape == values.shape and decoded.tobytes() == values.tobytes()
-    return StrippedFile(file.getvalue(), ".npy", False) if same else StrippedFile(data, ".tif", True)
+    with contextlib.suppress(Refused):  # as many rows as bands, so NPY would be ambiguous
+        if np.array_equal(npy.read(file.getvalue(), channels), values, equal_nan=True):
+            return StrippedFile(file.getvalue(), ".npy", False)
+    return StrippedFile(data, ".tif", True)
 
 
 # JPEG
 
 
 def _jpeg(data: bytes) -> bytes:
-    """Return the required segments and the pixels, up to the end of the image."""
+    """Return the required segments and the pixels, up to the end of the image; nothing if it has no end."""
     kept = [b"\xff\xd8", _orientation_segment(data)]
     for marker, _, body, end in parts.jpeg_segments(data):
         segment = data[body if marker == parts.PIXELS else body - 2 : end]
@@ -96,17 +86,16 @@ def _jpeg(data: bytes) -> bytes:
         elif marker == 0xFE or (0xE0 <= marker <= 0xEF and not (marker == 0xE2 and segment[4:16] == b"ICC_PROFILE\0")):
             continue
         kept.append(segment)
-        if marker == parts.END:
-            return b"".join(kept)
-    raise Unreadable
+    return b"".join(kept) if kept[-1] == b"\xff\xd9" else b""
 
 
 def _orientation_segment(data: bytes) -> bytes:
     """Return an EXIF segment with only the orientation, or nothing if the image is upright."""
     with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        number = image.getexif().get(pixels.ORIENTATION, 1)
-    if number not in range(2, 9):
+        turn = pixels.orientation(image)
+    if turn is None:
         return b""
+    number = next(number for number, each in pixels.ORIENTATIONS.items() if each == turn)
     exif = b"Exif\0\0" + struct.pack("<2sHIHHHIHHI", b"II", 42, 8, 1, pixels.ORIENTATION, 3, 1, number, 0, 0)
     return b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif
 
@@ -115,13 +104,14 @@ def _orientation_segment(data: bytes) -> bytes:
 
 
 def _png(data: bytes) -> bytes:
+    """Return the required chunks up to the end of the image; nothing if it has no end."""
     kept = [PNG_START]
     for name, start, end in parts.png_chunks(data):
         if name in PNG_KEPT and end <= len(data):
             kept.append(data[start:end])
             if name == b"IEND":
                 return b"".join(kept)
-    raise Unreadable
+    return b""
 
 
 def _webp(data: bytes) -> bytes:

@@ -81,9 +81,8 @@ def _stretch(image: Image.Image, shown: Range) -> Image.Image:
         shallow[top : top + 256] = ((band - low) * factor).clip(0, 255).round()
     plain = Image.fromarray(shallow)
     key = image.info.get("transparency")
-    if not isinstance(key, int):
-        return plain
-    plain.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
+    if isinstance(key, int):
+        plain.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
     return plain
 
 
@@ -108,13 +107,10 @@ def is_transparent(image: Image.Image) -> bool:
 
 def on_white(image: Image.Image, profile: object) -> Image.Image:
     """Convert colors to sRGB, and then blend transparency with white in sRGB."""
-    alpha = image.getchannel("A") if image.mode in ("LA", "RGBA") else None
-    colors = image.convert(image.mode.rstrip("A")) if alpha else image
-    colors = _to_srgb(colors, profile)
-    if alpha is None:
-        return colors
-    white = Image.new("RGB", colors.size, "white")
-    white.paste(colors, mask=alpha)
+    if image.mode not in ("LA", "RGBA"):
+        return _to_srgb(image, profile)
+    white = Image.new("RGB", image.size, "white")
+    white.paste(_to_srgb(image.convert(image.mode.rstrip("A")), profile), mask=image.getchannel("A"))
     return white
 
 
@@ -125,6 +121,5 @@ def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
             source = ImageCms.getOpenProfile(io.BytesIO(profile))
             if "sRGB" not in ImageCms.getProfileDescription(source):
                 converted = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
-                if converted is not None:
-                    return converted
+                return converted or image.convert("RGB")
     return image.convert("RGB")

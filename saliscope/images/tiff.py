@@ -69,6 +69,8 @@ class Page:
         name = names.pop() if len(names) == 1 and self._first(BIT_ORDER, 1) == 1 else ""
         self.dtype = np.dtype(order + name) if name in npy.KINDS else None
         """None for samples that cannot be an array: 1, 10 or 12 bits, or several types."""
+        self.readable = self.dtype is not None and self.compression in COMPRESSIONS and self.predictor in (1, 2, 3)
+        """Whether `read_bands` supports the page."""
         self.shape = self.samples, self.height, self.width
         self.kind = self.shape, self.dtype, self.orientation
         """What pages have in common whose bands are one image."""
@@ -80,11 +82,6 @@ class Page:
 
     def _first(self, tag: int, default: int) -> int:
         return int(next(iter(self._numbers(tag, 1)), default))
-
-    @property
-    def readable(self) -> bool:
-        """Whether `read_bands` supports the page."""
-        return self.dtype is not None and self.compression in COMPRESSIONS and self.predictor in (1, 2, 3)
 
     def blocks(self) -> list[list[slice]]:
         """Return where the strips or tiles are, from left to right and from top to bottom; a list for each plane.
@@ -160,26 +157,16 @@ def read_bands(data: bytes, page: Page, decode: Callable[[bytes], Image.Image]) 
     assert page.dtype is not None
     samples = 1 if page.separate else page.samples
     row = page.block[0] * samples * page.dtype.itemsize
-    if row * page.across * page.height > 2 * limits.BAND_BYTES:  # tiles that are much larger than the image
+    size, count = row * page.across * page.height, page.across * page.down * page.samples // samples
+    if size > 2 * limits.BAND_BYTES or count > MOST_BLOCKS:  # the former: tiles that are much larger than the image
         raise Damaged
-    if page.across * page.down * page.samples // samples > MOST_BLOCKS:
-        raise Damaged
-    tags = {
-        WIDTH: row * page.across,
-        HEIGHT: page.height,
-        BITS: 8,
-        COMPRESSION: page.compression,
-        COLORS: 1,
-        SAMPLES: 1,
-    }
+    tags = {WIDTH: row * page.across, HEIGHT: page.height, BITS: 8, COMPRESSION: page.compression, COLORS: 1}
     tags |= {TILE_WIDTH: row, TILE_HEIGHT: page.block[1]} if page.tiled else {ROWS: page.block[1]}
     bands = np.empty(page.shape, page.dtype.newbyteorder("="))
     for plane, blocks in enumerate(page.blocks()):
         if sum(block.stop - block.start for block in blocks) > len(data):
             raise Damaged  # blocks that are used repeatedly
         image = decode(write(tags, [data[block] for block in blocks]))
-        if image.size != (row * page.across, page.height) or image.mode != "L":
-            raise Damaged
         raw = np.asarray(image).reshape(page.height, page.across, row)
         values = _values(raw, page, samples).reshape(page.height, -1, samples)[:, : page.width]
         bands[plane * samples : (plane + 1) * samples] = values.transpose(2, 0, 1)

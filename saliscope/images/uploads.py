@@ -57,26 +57,20 @@ _KINDS = (
     (0, b"%PDF", "a PDF document"),
     (0, b"PK\x03\x04", "a zip archive or an office document"),
     (0, b"PK\x05\x06", "a zip archive"),
-    (0, b"\x1f\x8b", "a compressed archive"),
-    (0, b"7z\xbc\xaf", "a compressed archive"),
-    (0, b"Rar!", "a compressed archive"),
+    (0, (b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!"), "a compressed archive"),
     (0, b"8BPS", "a Photoshop document"),
     (0, b"\x00\x00\x00\x0cjP", "a JPEG 2000 image"),
-    (0, b"\x00\x00\x00\x0cJXL", "a JPEG XL image"),
-    (0, b"\xff\x0a", "a JPEG XL image"),
+    (0, (b"\x00\x00\x00\x0cJXL", b"\xff\x0a"), "a JPEG XL image"),
     (0, b"\x00\x00\x01\x00", "an icon"),
     (0, b"\x93NUMPY", "a NumPy array"),
-    *((4, start, "a HEIC image (save it as JPEG first)") for start in (b"ftyphe", b"ftypmif1", b"ftypmsf1")),
+    (4, (b"ftyphe", b"ftypmif1", b"ftypmsf1"), "a HEIC image (save it as JPEG first)"),
     (4, b"ftypcrx", "a raw camera image (save it as JPEG first)"),
     (4, b"ftyp", "a video"),
     (8, b"AVI ", "a video"),
     (0, b"\x1aE\xdf\xa3", "a video"),
     (8, b"WAVE", "an audio file"),
-    (0, b"ID3", "an audio file"),
-    (0, b"OggS", "an audio file"),
-    (0, b"fLaC", "an audio file"),
-    (0, b"MZ", "a program"),
-    (0, b"\x7fELF", "a program"),
+    (0, (b"ID3", b"OggS", b"fLaC"), "an audio file"),
+    (0, (b"MZ", b"\x7fELF"), "a program"),
 )
 _SIGNATURES = (
     (0, b"\xff\xd8\xff", "JPEG"),
@@ -84,7 +78,7 @@ _SIGNATURES = (
     (8, b"WEBP", "WebP"),
     (0, b"GIF8", "GIF"),
     (0, b"BM", "BMP"),
-    *((0, start, "TIFF") for start in tiff.STARTS),
+    (0, tiff.STARTS, "TIFF"),
     (4, b"ftypavi", "AVIF"),
 )
 _RUNS = (b"\1\0\0\0", b"\2\0\0\0")
@@ -119,7 +113,7 @@ def decoding(kind: str) -> Iterator[None]:
         yield
     except Refused:
         raise
-    except _Timeout:
+    except (_Timeout, TimeoutError):
         raise Refused(TOO_SLOW) from None
     except MemoryError:
         raise Refused(TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)) from None
@@ -275,7 +269,7 @@ def is_supported(data: bytes) -> bool:
     return _match(data, _SIGNATURES) is not None
 
 
-def _match(data: bytes, table: tuple[tuple[int, bytes, str], ...]) -> str | None:
+def _match(data: bytes, table: tuple[tuple[int, bytes | tuple[bytes, ...], str], ...]) -> str | None:
     return next((name for offset, start, name in table if data.startswith(start, offset)), None)
 
 
@@ -286,8 +280,7 @@ def _describe(data: bytes) -> str:
         return "an SVG drawing"
     if b"<html" in head or head.startswith(b"<!doctype html"):
         return "a web page"
-    known = _match(data, _KINDS)
-    if known:
+    if known := _match(data, _KINDS):
         return known
     with contextlib.suppress(UnicodeDecodeError):
         text = data[:2048].decode("utf-8", "strict" if len(data) <= 2048 else "ignore")
@@ -298,46 +291,28 @@ def _describe(data: bytes) -> str:
 
 def _decode(data: bytes) -> Image.Image:
     with Image.open(_TimedBytes(data, limits.DECODE_SECONDS), formats=FORMATS) as image:
-        width, height = image.size
-        check_size(width, height)
-        strips.check_whole(image)
-        strips.check_expansion(image, data)
-        size = reduced_size(width, height)
+        check_size(*image.size)
+        strips.check_pixels(image, data)
+        size = reduced_size(*image.size)
         profile = image.info.get("icc_profile")
-        with _large_lock if width * height > limits.HUGE else contextlib.nullcontext():
-            if image.format in ("JPEG", "MPO"):
-                strips.check_scans(image, data)
+        with _large_lock if image.width * image.height > limits.HUGE else contextlib.nullcontext():
             image.draft(image.mode, size)  # only has an effect for JPEG
-            plain, orientation = _load(image, data, size)
-            if plain.size != size:
-                plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-        found = {"animated": _is_animated(image), "transparent": pixels.is_transparent(plain)}
+            if strips.is_too_large(image):
+                plain, orientation = strips.reduce_image(image, data, size)
+            else:
+                image.load()
+                plain, orientation = pixels.eight_bits(image), pixels.orientation(image)
+                if plain.size != size:
+                    plain = plain.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+        # The other images in a JPEG are previews, and those in a TIFF are pages.
+        animated = image.format in ("GIF", "PNG", "WEBP", "AVIF") and getattr(image, "is_animated", False)
     upright = pixels.on_white(plain, profile)
     if orientation is not None:
         upright = upright.transpose(orientation)
+    found = {"animated": animated, "transparent": pixels.is_transparent(plain)}
     notes = [name for name, holds in found.items() if holds]
     upright.info = {"notes": notes} if notes else {}
     return upright
-
-
-def _is_animated(image: Image.Image) -> bool:
-    """Return whether a file has more frames. The other images in a JPEG are previews, and those in a TIFF are pages."""
-    return image.format in ("GIF", "PNG", "WEBP", "AVIF") and bool(getattr(image, "is_animated", False))
-
-
-def _load(image: Image.Image, data: bytes, size: tuple[int, int]) -> tuple[Image.Image, Image.Transpose | None]:
-    """Return the pixels of an opened image in 8 bits, and its orientation unless it is applied already."""
-    if not strips.is_too_large(image):
-        image.load()
-        return pixels.eight_bits(image), pixels.orientation(image)
-
-    end = time.thread_time() + limits.DECODE_SECONDS  # of this thread: the file is long, and the machine may be busy
-
-    def check() -> None:
-        if time.thread_time() > end:
-            raise _Timeout
-
-    return strips.reduce_image(image, data, size, check)
 
 
 def reduced_size(width: int, height: int) -> tuple[int, int]:

@@ -180,10 +180,10 @@ def respond(header: dict[str, Any], data: bytes) -> worker.Answer:
     try:
         found = ATTEMPTS[header["name"]](header["argument"])
     except OSError as error:
-        return {"refused": f"{type(error).__name__} {error.errno}"}, []
+        return {"refused": f"{type(error).__name__} {error.errno}"}, b""
     except (RuntimeError, MemoryError, ValueError) as error:
-        return {"refused": type(error).__name__}, []
-    return {"done": str(found)}, []
+        return {"refused": type(error).__name__}, b""
+    return {"done": str(found)}, b""
 
 
 def main(using: list[str]) -> None:

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import io
 import logging
+import math
 import os
 import select
 import signal
@@ -37,8 +38,6 @@ from saliscope.images.decoder import protocol, sandbox, worker
 CRASHED = "The image could not be decoded: it is damaged in a way that ends the decoder. Save it again as JPEG or PNG."
 MARGIN = 5.0
 """Seconds after the time limit of the decoders until the process is ended, which a busy machine needs."""
-MOST_FILES = 500
-"""Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
 KEPT = ("SYSTEMROOT", "LD_LIBRARY_PATH")
 """Environment variables that a program needs to start; others, such as access tokens, are not passed on."""
 WORKER = "saliscope.images.decoder.worker"
@@ -59,9 +58,8 @@ class _Process:
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         paths = [str(Path(__file__).resolve().parents[3]), *filter(None, sys.path)]
         environment |= {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
-        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         # Each file has new memory: with large pages, a photo takes a sixth less time.
-        environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             [sys.executable, "-m", *module],
@@ -88,12 +86,20 @@ class _Process:
         Errors   protocol.Broken if it ends
         """
         if self.mechanisms is None:
-            self.mechanisms = protocol.read_line(self._status, "ready")
+            self.mechanisms = self._read_status("ready")
         return self.mechanisms
 
-    def call(
-        self, header: dict[str, Any], data: bytes, seconds: float
-    ) -> tuple[dict[str, Any], bytes, tuple[float, int]]:
+    def _read_status(self, name: str) -> list[Any]:
+        """Return the content of a message with this name.
+
+        Errors   protocol.Broken for the end of the stream and for another message
+        """
+        header, _ = protocol.read(self._status)
+        if name not in header:
+            raise protocol.Broken
+        return header[name]
+
+    def call(self, header: dict[str, Any], data: bytes, seconds: float) -> tuple[dict[str, Any], bytes, list[float]]:
         """Return the answer to a request, and what the file has used: processor time in seconds, and bytes of memory.
 
         A file that has taken over its process must not answer for others, so that process has to end first.
@@ -111,11 +117,11 @@ class _Process:
                 protocol.write(self._requests, header, data)
             is_image = header["task"] in ("image", "preview")
             answer, body = protocol.read(self._answers, 3 * LARGEST if is_image else protocol.LONGEST_BODY)
-            code, used, kilobytes = protocol.read_line(self._status, "ended")
-            if code != "0" or _has_more(self._answers) or ("refused" in answer and body):
+            code, *used = self._read_status("ended")
+            if code != 0 or _has_more(self._answers) or ("refused" in answer and body):
                 raise protocol.Broken
             self.mechanisms = None
-            return answer, body, (float(used), 1024 * int(kilobytes))
+            return answer, body, used
         except protocol.Broken:
             late = time.monotonic() >= end or self.close() == -getattr(signal, "SIGXCPU", 0)  # which Windows lacks
             raise Refused(uploads.TOO_SLOW if late else CRASHED) from None
@@ -127,7 +133,7 @@ class _Process:
         self.process.kill()
         code = self.process.wait()
         with contextlib.suppress(OSError, ValueError, protocol.Broken):  # it is closed, or has nothing to tell
-            code = int(protocol.read_line(self._status, "ended")[0])
+            code = self._read_status("ended")[0]
         for stream in (self._requests, self._answers, self._status):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -157,10 +163,9 @@ class Pool:
     ) -> None:
         self._places, self._module, self.seconds = threading.Semaphore(size), module, seconds
         self._idle: deque[_Process] = deque()
-        self._open = True
         self.restarts = 0
         """Processes that were replaced because they crashed or took too long."""
-        self.used = (0.0, 0)
+        self.used = [0.0, 0]
         """Processor time in seconds and memory in bytes of the last file; 0 on systems that do not tell it."""
         self.mechanisms: list[str] | None = None
         """The active mechanisms of the sandbox; None until a process was ready."""
@@ -189,8 +194,7 @@ class Pool:
         return [each.process.pid for each in self._idle]
 
     def close(self) -> None:
-        """End all idle processes; others end after their request."""
-        self._open = False
+        """End all idle processes; others end with this process."""
         with contextlib.suppress(IndexError):  # none is left
             while True:
                 self._idle.popleft().close()
@@ -206,12 +210,10 @@ class Pool:
                 self.restarts += 1
                 process.close()
                 raise
-            if process.files < MOST_FILES:
+            if process.files < worker.MOST_FILES:
                 self._idle.append(process)
             else:
                 process.close()
-            if not self._open:
-                self.close()
 
     def _take(self) -> _Process:
         with contextlib.suppress(IndexError):  # none is idle
@@ -268,8 +270,7 @@ def _ask(data: bytes, **header: Any) -> tuple[dict[str, Any], bytes]:
     uploads.check_length(data)
     if (pool := _pool) is not None:
         return pool.call(data, **header)
-    answer, parts = worker.decode(header, data)
-    return answer, b"".join(parts)
+    return worker.decode(header, data)
 
 
 def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str = "") -> Image.Image | bands.Bands:
@@ -279,20 +280,17 @@ def open_file(data: bytes, channels: int, *, raw: bool = False, requested: str =
     """
     answer, body = _ask(data, task="open", channels=channels, raw=raw, requested=requested)
     if "shape" not in answer:
-        image, known = _image(answer, body), answer.get("notes")
-        image.info["notes"] = [name for name in uploads.NOTES if isinstance(known, list) and name in known]
-        return image
-    shape, (width, height) = _integers(answer["shape"], 3), _integers(answer.get("size"), 2)
-    at, choice = 3 * width * height, answer.get("choice")
-    if len(body) != at + 4 * shape[0] * shape[1] * shape[2]:
-        raise Refused(CRASHED)
+        return _image(answer, body)
+    shape, choice = _integers(answer["shape"], 3), answer.get("choice")
+    at = max(0, len(body) - 4 * math.prod(shape))
+    image = _image(answer, body[:at])
     if not isinstance(choice, dict) or type(choice.get("count")) is not int:
         raise Refused(CRASHED)
     values = np.frombuffer(body, "<f4", offset=at).reshape(shape).astype(np.float32)
     red, green, blue = _integers(choice.get("three"), 3)
     texts = (_text(choice.get(name, "")) for name in ("about", "use"))
     chosen = bands.BandChoice((red, green, blue), choice["count"], *texts)
-    return bands.Bands(_image(answer, body[:at]), values, chosen, _text(answer.get("note", "")))
+    return bands.Bands(image, values, chosen, _text(answer.get("note", "")))
 
 
 def open_image(source: str | os.PathLike[str] | bytes) -> Image.Image:
@@ -339,4 +337,6 @@ def _image(answer: dict[str, Any], body: bytes) -> Image.Image:
     width, height = _integers(answer.get("size"), 2)
     if width * height > LARGEST or len(body) != 3 * width * height:
         raise Refused(CRASHED)
-    return Image.frombytes("RGB", (width, height), body)
+    image, notes = Image.frombytes("RGB", (width, height), body), answer.get("notes")
+    image.info["notes"] = [name for name in uploads.NOTES if isinstance(notes, list) and name in notes]
+    return image

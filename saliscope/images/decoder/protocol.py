@@ -14,7 +14,6 @@ from saliscope import limits
 
 LENGTHS = struct.Struct("<IQ")
 LONGEST_HEADER = 64 * limits.KB
-LONGEST_LINE = 200
 LONGEST_BODY = 4 * limits.BAND_VALUES + 4 * limits.WORK_PIXELS
 """Bytes: float32 bands and their RGB image, which are larger than any file."""
 
@@ -23,12 +22,11 @@ class Broken(Exception):
     """The other process ended in a message, or sent something else."""
 
 
-def write(stream: IO[bytes], header: dict[str, Any], *parts: bytes) -> None:
+def write(stream: IO[bytes], header: dict[str, Any], body: bytes = b"") -> None:
     """Write one message."""
     text = json.dumps(header).encode()
-    stream.write(LENGTHS.pack(len(text), sum(len(part) for part in parts)) + text)
-    for part in parts:
-        stream.write(part)
+    stream.write(LENGTHS.pack(len(text), len(body)) + text)
+    stream.write(body)
     stream.flush()
 
 
@@ -47,23 +45,6 @@ def read(stream: IO[bytes], most: int = LONGEST_BODY) -> tuple[dict[str, Any], b
     if not isinstance(header, dict):
         raise Broken
     return header, _exactly(stream, length)
-
-
-def write_line(stream: IO[bytes], *words: str) -> None:
-    """Write a line about the process, in the stream that no file can write to."""
-    stream.write(" ".join(words).encode() + b"\n")
-    stream.flush()
-
-
-def read_line(stream: IO[bytes], name: str) -> list[str]:
-    """Return the words after the name of a line.
-
-    Errors   Broken for the end of the stream and for another line
-    """
-    first, *words = stream.readline(LONGEST_LINE).decode("ascii", "replace").split() or [""]
-    if first != name:
-        raise Broken
-    return words
 
 
 def _exactly(stream: IO[bytes], length: int) -> bytes:

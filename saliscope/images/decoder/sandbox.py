@@ -26,13 +26,10 @@ import signal
 import struct
 import sys
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
-resource: Any
-try:
-    resource = importlib.import_module("resource")
-except ImportError:  # Windows
-    resource = None
+resource: Any = importlib.import_module("resource") if os.name == "posix" else None
 
 USER, LIMITS, LANDLOCK, SECCOMP = MECHANISMS = ("user", "limits", "landlock", "seccomp")
 NOBODY = 65534
@@ -87,9 +84,7 @@ _KILL_PROCESS, _REFUSE, _ALLOW = 0x80000000, 0x00050000 | errno.EPERM, 0x7FFF000
 _PROT_EXEC = 4
 
 
-def enter(
-    memory: int, seconds: int | None, parent: int | None = None, using: Collection[str] = MECHANISMS
-) -> list[str]:
+def enter(memory: int, seconds: int, parent: int | None = None, using: Collection[str] = MECHANISMS) -> list[str]:
     """Give up everything but the open descriptors of this process, for the rest of its life.
 
     `memory` is in bytes, `seconds` is processor time. With `parent`, this process ends with its parent, which has this
@@ -97,24 +92,18 @@ def enter(
 
     Returns  the names of the mechanisms that are active
     """
-    active, linux = [], sys.platform == "linux"
-    if linux:
-        if USER in using and _change_user():
-            active.append(USER)
-        _drop_capabilities()
-        _prctl(_PR_SET_DUMPABLE, 0)
-        if parent is not None:  # after the change of the user, which resets it
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    if linux and LANDLOCK in using and _landlock():
-        active.append(LANDLOCK)
-    if LIMITS in using and _limit(memory, seconds):
-        active.append(LIMITS)
-    if linux and SECCOMP in using and _seccomp():
-        active.append(SECCOMP)
-    return active
+    if sys.platform != "linux":
+        return [LIMITS] if LIMITS in using and _limit(memory, seconds) else []
+    active = [USER] if USER in using and _change_user() else []
+    _libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))  # no capabilities
+    _prctl(_PR_SET_DUMPABLE, 0)
+    if parent is not None:  # after the change of the user, which resets it
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    others = {LANDLOCK: _landlock, LIMITS: lambda: _limit(memory, seconds), SECCOMP: _seccomp}
+    return active + [name for name, forbid in others.items() if name in using and forbid()]
 
 
 def missing(active: list[str]) -> list[str]:
@@ -136,87 +125,60 @@ def is_hidden() -> bool:
     return sys.platform == "linux" and _prctl(_PR_GET_DUMPABLE, 0)
 
 
-class _Program(ctypes.Structure):
-    """A filter of system calls."""
-
-    _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
-
-
-def _function(name: str, *kinds: Any) -> Any:
-    """Return a function of the C library, or None on another system."""
-    if sys.platform != "linux":
-        return None
-    function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.argtypes, function.restype = kinds, ctypes.c_long if name == "syscall" else ctypes.c_int
-    return function
-
-
-_LONG, _POINTER = ctypes.c_ulong, ctypes.c_void_p
-_call_prctl = _function("prctl", ctypes.c_int, _LONG, _POINTER, _LONG, _LONG)
-_syscall = _function("syscall", ctypes.c_long, _POINTER, ctypes.c_size_t, ctypes.c_long)
-_capset = _function("capset", ctypes.c_char_p, ctypes.c_char_p)
+if sys.platform == "linux":
+    _libc = ctypes.CDLL(None)
+    _libc.prctl.argtypes = ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong
+    _libc.syscall.argtypes = ctypes.c_long, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long
+    _libc.syscall.restype = ctypes.c_long
+    _libc.capset.argtypes = ctypes.c_char_p, ctypes.c_char_p
 
 
 def _prctl(option: int, value: int, pointer: Any = None) -> bool:
-    return bool(_call_prctl(option, value, pointer, 0, 0) == 0)
+    return bool(_libc.prctl(option, value, pointer, 0, 0) == 0)
 
 
 def _change_user() -> bool:
     """Change root to `nobody`, if the page can still end this process then."""
-    if os.geteuid() != 0 or _capabilities() & (_SETUID | _KILL) != _SETUID | _KILL:
-        return False
     try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
+        if os.geteuid() != 0 or capabilities & (_SETUID | _KILL) != _SETUID | _KILL:
+            return False
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    except OSError:  # a container without this user
+    except (OSError, ValueError, IndexError):  # a system without these files, or a container without this user
         return False
     return True
 
 
-def _capabilities() -> int:
-    """Return the effective capabilities of this process."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/status", encoding="ascii") as file:
-        return next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)
-    return 0
-
-
-def _drop_capabilities() -> None:
-    version = 0x20080522
-    _capset(struct.pack("<Ii", version, 0), bytes(24))
-
-
 def _landlock() -> bool:
     """Forbid everything that Landlock can forbid."""
-    version = _syscall(_CREATE_RULESET, None, 0, 1)
+    version = _libc.syscall(_CREATE_RULESET, None, 0, 1)
     if version < 1:
         return False
     files = next(mask for since, mask in reversed(_FILES.items()) if version >= since)
     rules = struct.pack("<QQQ", files, _TCP, _SCOPES)[: 24 if version >= 6 else 16 if version >= 4 else 8]
-    descriptor = _syscall(_CREATE_RULESET, rules, len(rules), 0)
+    descriptor = _libc.syscall(_CREATE_RULESET, rules, len(rules), 0)
     if descriptor < 0:
         return False
     try:
-        return bool(_syscall(_RESTRICT_SELF, descriptor, 0, 0) == 0)
+        return bool(_libc.syscall(_RESTRICT_SELF, descriptor, 0, 0) == 0)
     finally:
         os.close(descriptor)
 
 
-def _limit(memory: int, seconds: int | None) -> bool:
+def _limit(memory: int, seconds: int) -> bool:
     if resource is None:
         return False
-    limits = {"AS": memory, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0}
-    if seconds is not None:
-        limits["CPU"] = seconds
+    limits = {"AS": memory, "FSIZE": 0, "CORE": 0, "NPROC": 0, "NOFILE": 0, "CPU": seconds}
     for name, value in limits.items():
-        number = getattr(resource, f"RLIMIT_{name}", None)
-        if number is None:
-            continue
-        with contextlib.suppress(OSError, ValueError):  # macOS refuses some limits
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # macOS lacks or refuses some limits
+            number = getattr(resource, f"RLIMIT_{name}")
             highest = resource.getrlimit(number)[1]
             least = value if highest == resource.RLIM_INFINITY else min(value, highest)
             # The soft limit of processor time is a signal that tells what happened, the hard one ends the process.
-            resource.setrlimit(number, (least, least + (name == "CPU" and least < highest)))
+            resource.setrlimit(number, (least, least + (name == "CPU" and least != highest)))
     return True
 
 
@@ -225,8 +187,8 @@ def _seccomp() -> bool:
     program = filter_of(platform.machine())
     if program is None or struct.calcsize("P") != 8:
         return False
-    filtered = _Program(len(program) // 8, program)  # its memory is read during the call
-    return _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(filtered))
+    address = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value
+    return _prctl(_PR_SET_SECCOMP, 2, struct.pack("HP", len(program) // 8, address))
 
 
 @functools.cache

@@ -5,8 +5,8 @@ Linux, it reads nothing itself: each request is read by a separate child process
 enters the sandbox first. A file that takes over a decoder therefore sees no other file. Other systems have one process
 for many files.
 
-The standard error has one line for each of these: `ready`, with the active mechanisms of the sandbox, before a file is
-read; and `ended`, with the exit status, the processor time and the memory. No file can write there.
+The standard error has a message for each of these: `ready`, the active mechanisms of the sandbox, before a file is
+read; and `ended`, the exit status, the processor time in seconds and the memory in bytes. No file can write there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -33,7 +33,7 @@ from saliscope.errors import Refused
 from saliscope.images import bands, metadata, pixels, uploads
 from saliscope.images.decoder import protocol, sandbox
 
-Answer = tuple[dict[str, Any], list[bytes]]
+Answer = tuple[dict[str, Any], bytes]
 TASKS: dict[str, Callable[..., Any]] = {
     "image": uploads.open_image,
     "open": bands.open_file,
@@ -47,6 +47,8 @@ SAMPLE_SIDE = 256
 """Pixels of a side of an image that a decoder opens before the first file."""
 PAGE_SECONDS = 5.0
 """Seconds until a decoder notices that the page has ended while a file is decoded."""
+MOST_FILES = 500
+"""Files until a decoder is replaced, in case that a library leaks memory for damaged files."""
 SECONDS = math.ceil(limits.DECODE_SECONDS) + 2
 """Processor time of a file; the decoders have almost the same limit, and a message."""
 
@@ -56,9 +58,9 @@ def respond(header: dict[str, Any], data: bytes) -> Answer:
     try:
         return decode(header, data)
     except Refused as error:
-        return {"refused": str(error)}, []
+        return {"refused": str(error)}, b""
     except MemoryError:
-        return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, []
+        return {"refused": uploads.TOO_MUCH_MEMORY.format(limit=limits.DECODE_MEMORY // limits.MB)}, b""
 
 
 def decode(header: dict[str, Any], data: bytes) -> Answer:
@@ -68,12 +70,12 @@ def decode(header: dict[str, Any], data: bytes) -> Answer:
     """
     found = TASKS[header["task"]](data, **{name: value for name, value in header.items() if name != "task"})
     if isinstance(found, metadata.StrippedFile):
-        return {"suffix": found.suffix, "same_file": found.same_file}, [found.data]
+        return {"suffix": found.suffix, "same_file": found.same_file}, found.data
     if isinstance(found, Image.Image):
         notes = found.info.get("notes")
-        return {"size": found.size} | ({"notes": notes} if notes else {}), [found.tobytes()]
+        return {"size": found.size} | ({"notes": notes} if notes else {}), found.tobytes()
     answer = {"size": found.image.size, "shape": found.values.shape, "choice": vars(found.choice), "note": found.note}
-    return answer, [found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").tobytes()]
+    return answer, b"".join([found.image.tobytes(), np.ascontiguousarray(found.values, "<f4").data])
 
 
 def main(
@@ -81,7 +83,7 @@ def main(
 ) -> None:
     """Answer requests until the input ends. Tests have another `answer`, and a system with fewer mechanisms."""
     warnings.simplefilter("ignore")
-    prepare()
+    sample = prepare()
     source, target, status = (os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb")))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # what a decoder prints must not be part of an answer
@@ -90,12 +92,11 @@ def main(
     with contextlib.suppress(OSError):  # only Linux has it: without memory, the system ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if not FORKS:
-        active = sandbox.enter(limits.DECODE_MEMORY, None, using=using)
+        active = sandbox.enter(limits.DECODE_MEMORY, MOST_FILES * SECONDS, using=using)
         while True:
-            protocol.write_line(status, "ready", *active)
-            allow_seconds()
-            _serve(source, target, answer)
-            protocol.write_line(status, "ended", "0", "0", "0")
+            protocol.write(status, {"ready": active})
+            protocol.write(target, *answer(*protocol.read(source)))
+            protocol.write(status, {"ended": [0, 0, 0]})
     gc.freeze()  # the children share the memory of all objects until now
     parent, page = os.getpid(), os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -103,21 +104,26 @@ def main(
     while code == 0:
         child = os.fork()
         if child == 0:
-            _serve_one(source, target, status, answer, parent, using)
+            try:
+                os.environ.clear()
+                active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
+                uploads.open_image(sample)  # writes to memory that an image needs: half of the time of a small one
+                protocol.write(status, {"ready": active})
+                status.close()
+                protocol.write(target, *answer(*protocol.read(source)))
+                os._exit(0)
+            finally:
+                os._exit(1)
         while not (end := os.wait4(child, os.WNOHANG))[0]:
             if os.getppid() != page:
                 return  # which ends the child as well
             signal.sigtimedwait({signal.SIGCHLD}, PAGE_SECONDS)
         code, used = os.waitstatus_to_exitcode(end[1]), end[2]
-        seconds, kilobytes = used.ru_utime + used.ru_stime, used.ru_maxrss
-        protocol.write_line(status, "ended", str(code), f"{seconds:.3f}", str(kilobytes))
+        protocol.write(status, {"ended": [code, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss]})
 
 
-_SAMPLE = b""
-
-
-def prepare() -> None:
-    """Import and initialize what decoding needs, because no file can be opened in the sandbox."""
+def prepare() -> bytes:
+    """Import and initialize what decoding needs, because no file can be opened in the sandbox; return an image."""
     for encoding in ("ascii", "latin-1", "utf-8", "utf-16", "utf-32"):  # of names and texts in a file
         codecs.lookup(encoding)
     Image.init()
@@ -129,55 +135,11 @@ def prepare() -> None:
         exif = Image.Exif()
         exif[pixels.ORIENTATION] = 6
         metadata.strip_metadata(pixels.encode(Image.new("RGB", (8, 8)), kind, exif=exif), 3)
-    global _SAMPLE
-    _SAMPLE = pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
     sandbox.filter_of(platform.machine())
     file = io.BytesIO()
     np.save(file, np.zeros((4, 8, 8), np.uint16))
     bands.open_file(file.getvalue(), 3)
-
-
-def _serve_one(
-    source: IO[bytes],
-    target: IO[bytes],
-    status: IO[bytes],
-    answer: Callable[..., Answer],
-    parent: int,
-    using: Collection[str],
-) -> None:
-    """Serve one request in the sandbox, and end this process: with 0 after an answer, and with 1 otherwise."""
-    code = 1
-    try:
-        os.environ.clear()
-        active = sandbox.enter(limits.DECODE_MEMORY, SECONDS, parent, using)
-        uploads.open_image(
-            _SAMPLE
-        )  # writes to the memory that an image needs, which takes half of the time of a small one
-        protocol.write_line(status, "ready", *active)
-        status.close()
-        _serve(source, target, answer)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _serve(source: IO[bytes], target: IO[bytes], answer: Callable[..., Answer]) -> None:
-    """Answer the next request.
-
-    Errors   protocol.Broken if the page has ended
-    """
-    reply, body = answer(*protocol.read(source))
-    protocol.write(target, reply, *body)
-
-
-def allow_seconds() -> None:
-    """Let the system end this process after more seconds of processor time, where it decodes many files."""
-    if (resource := sandbox.resource) is not None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        highest = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        soft = math.ceil(usage.ru_utime + usage.ru_stime) + SECONDS
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_CPU, (soft, highest))
+    return pixels.encode(Image.effect_noise((SAMPLE_SIDE, SAMPLE_SIDE), 50).convert("RGB"), "JPEG")
 
 
 if __name__ == "__main__":

@@ -61,4 +61,4 @@ def _suffix(path: str) -> str:
     return suffix if suffix in IMAGE_SUFFIXES else ".jpg"
 
 
-run_images.register(find)
+run_images.find = find

@@ -85,7 +85,7 @@ def test_refusals_are_those_of_this_process() -> None:
 
 
 def test_a_process_is_replaced_after_some_files_and_ends_with_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_FILES", 2)
+    monkeypatch.setattr(worker, "MOST_FILES", 2)
     one = pool.Pool(1)
     with ThreadPoolExecutor(4) as threads:  # requests wait for their turn
         found = [*threads.map(lambda _: one.call(photo(), task="image")[0]["size"], range(3))]

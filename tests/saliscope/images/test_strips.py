@@ -133,7 +133,7 @@ def test_progressive_jpegs_are_limited_by_their_coefficients(monkeypatch):
     assert open_image(files[1]).size == SIZE
 
 
-@pytest.mark.parametrize("mode", ["L", "RGBA"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_a_cell_of_an_interlaced_image_is_the_mean_of_its_pixels(mode, monkeypatch):
     """Oracle: numpy's means, rounded, and Pillow's last step, which halves the size."""
     monkeypatch.setattr(limits, "WHOLE", 1000)
@@ -147,9 +147,19 @@ def test_a_cell_of_an_interlaced_image_is_the_mean_of_its_pixels(mode, monkeypat
         covered = (0.0, 0.0, SIZE[0] / factor, SIZE[1] / factor)
         expected = Image.fromarray((means + 0.5).astype("u1")).resize(size, Image.Resampling.LANCZOS, covered)
         with Image.open(io.BytesIO(data)) as opened:
-            found, _ = strips.reduce_image(opened, data, size, lambda: None)
+            found, _ = strips.reduce_image(opened, data, size)
         difference = np.asarray(found, "i2") - np.asarray(expected, "i2")
         assert np.abs(difference).max() <= 1 and abs(difference.mean()) < 0.1, factor
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "RGB", "RGBA", "I;16"])
+def test_an_interlaced_image_has_the_pixels_of_a_plain_one(mode, monkeypatch):
+    """Also the colors under transparency, which do not count."""
+    monkeypatch.setattr(limits, "WHOLE", 1000)
+    monkeypatch.setattr(limits, "SIDE", 25)
+    monkeypatch.setattr(strips, "STRIP", 161 * 13)
+    image = picture(mode)
+    assert open_image(adam7(image)).tobytes() == open_image(save(image, "PNG")).tobytes()
 
 
 def test_a_truncated_png_is_refused_in_strips(monkeypatch):
