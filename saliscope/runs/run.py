@@ -302,15 +302,9 @@ class Collector:
 
     def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
         self.job, self.report, self.detail = job, report, detail
-        self.new, self.total = 0, job.listing.count
-        self.todo: int | None = None
+        self.new, self.total, self._before = 0, job.listing.count, job.shards.before
+        self.todo = None if self.total is None else self.total - self._before
         """The number of images in unfinished batches, or None if it is not known."""
-        self._before: dict[int, int] = {}
-        """Images of each partition that were finished before."""
-        if self.total is not None:
-            missing = (job.shards.finished.missing(shard) for shard in job.planned())
-            self.todo = sum(len(batch) for shard in missing for _, batch in shard)
-            self._before[0] = self.total - self.todo
         self._ends: dict[int, End] = {}
 
     def start(self) -> list[tuple[int, Partition]]:
@@ -335,24 +329,17 @@ class Collector:
         if "error" in result:
             raise result["error"]
         if "end" in result:
-            end: End = result["end"]
-            self._count(end.partition, end.finished)
-            self._ends[end.partition] = end
+            self._ends[result["end"].partition] = result["end"]
         elif "commit" in result:
             self.job.shards.check_lock()
             self.job.shards.add_shard(result["shard"], result["commit"])
         else:
             self._add_batch(result)
 
-    def _count(self, partition: int, finished: int) -> None:
-        if self.total is None and partition not in self._ends:
-            self._before[partition] = max(finished, self._before.get(partition, 0))
-
     def _add_batch(self, result: dict[str, Any]) -> None:
         shard, index, closes = result["shard"], result["index"], result.get("closes", False)
         if warning := result.get("warning"):
             warnings.warn(warning, stacklevel=2)
-        self._count(shard // PARTITION, result["finished"])
         shards, finished = self.job.shards, self.job.shards.finished
         if index >= 0:
             if shard in finished.shards or index in finished.batches.get(shard, ()):
@@ -371,4 +358,4 @@ class Collector:
     def show_progress(self) -> None:
         """Report the number of finished images."""
         if self.report is not None:
-            self.report(sum(self._before.values()) + self.new, self.total)
+            self.report(self._before + self.new, self.total)

@@ -6,11 +6,12 @@ memory are few. Its dashboard shows them by the names of the functions here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -25,8 +26,8 @@ from saliscope.runs.sources import Partition
 from saliscope.runs.stores import open_store
 from saliscope.zoo import Model, devices
 
-if TYPE_CHECKING:
-    from ray.data import Dataset  # ray is an extra
+with contextlib.suppress(ImportError):  # ray is an extra
+    import ray
 
 READING = 0.5
 """CPUs of a task that reads and decodes: half of its time is spent waiting for the disk or the network."""
@@ -96,8 +97,6 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     A batch has what `Batch.result` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
     does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
     """
-    import ray  # ray is an extra
-
     closing, started, names = list[Any](), set[int](), ray.put(task.model.labels)
     close = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
     for row in build(task).iter_rows():
@@ -116,10 +115,8 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
         yield from ray.get(done)
 
 
-def build(task: Task) -> Dataset:
+def build(task: Task) -> ray.data.Dataset:
     """Return the stages as a dataset, which Ray computes when its rows are read."""
-    import ray  # ray is an extra
-
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     options = ray.data.DataContext.get_current()
     options.enable_progress_bars = False
@@ -149,8 +146,6 @@ def build(task: Task) -> Dataset:
 
 def list_images(row: pa.Table, finished: Any, settings: Settings) -> Iterator[pa.Table]:
     """Yield the batches and the ends of some partitions."""
-    import ray  # ray is an extra
-
     known = ray.get(finished)
     for number, partition in _load(row):
         try:
@@ -182,8 +177,6 @@ class Explain:
     """An actor that loads the network once and explains batches."""
 
     def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
-        import ray  # ray is an extra
-
         torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
         device = devices.choose(workers.device)

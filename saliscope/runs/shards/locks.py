@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import platform
 import threading
@@ -77,7 +76,6 @@ class Lease:
         self.store = store
         self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": _this_process()}
         self._end = threading.Event()
-        self._checked = -math.inf  # the time of the last check
         number = self._wait_for_owner() + 1
         self.name = f"{LEASE}/{number:06d}.json"
         if not store.create(self.name, self._content()):
@@ -106,24 +104,18 @@ class Lease:
         Errors   Refused if the owner is alive
         """
         number, content = self._newest()
-        if not number:
-            return 0
-        alive = _is_alive(content)
+        alive = _is_alive(content) if number else False
         if alive is None:
             warnings.warn(
                 f"{self.store.folder} has the lease of another process. It is watched for {WAIT:g} seconds; if it does "
                 "not change, this process continues the run.",
                 stacklevel=2,
             )
-            start = time.monotonic()
-            while time.monotonic() - start < WAIT:
+            latest, end = (number, content), time.monotonic() + WAIT
+            while latest == (number, content) and time.monotonic() < end:
                 time.sleep(min(1.0, WAIT / 4))
                 latest = self._newest()
-                if not latest[0]:
-                    return number  # it has just ended
-                if latest != (number, content):
-                    alive = True
-                    break
+            alive = latest not in ((number, content), (0, b""))  # without a lease, the owner has just ended
         if alive:
             raise _refusal(self.store.folder)
         return number
@@ -137,20 +129,15 @@ class Lease:
                 self.store.write(self.name, self._content())
 
     def _is_mine(self) -> bool:
-        start = _now()
         number, content = self._newest()
         owner = json.loads(content or b"{}").get("owner")
-        mine = f"{LEASE}/{number:06d}.json" == self.name and owner == self.record["owner"]
-        self._checked = start if mine else -math.inf
-        return mine
+        return f"{LEASE}/{number:06d}.json" == self.name and bool(owner == self.record["owner"])
 
     def check(self) -> None:
         """Check that no other process has taken over the run. Called before a shard and before the manifest.
 
         Errors   Refused
         """
-        if not self._end.is_set() and _now() - self._checked < RENEW:
-            return
         if not self._is_mine():
             self._end.set()
             raise Refused(
@@ -167,12 +154,6 @@ class Lease:
         with contextlib.suppress(Refused):
             if self._is_mine():
                 self.store.delete([self.name])
-
-
-def _now() -> float:
-    """Return a timer in seconds, which also runs while the machine is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # only on Linux
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _this_process() -> dict[str, Any]:

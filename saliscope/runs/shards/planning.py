@@ -154,22 +154,18 @@ class Batch:
     index: int
     items: list[Item]
     batches: int
-    finished: int = 0
-    """Images of the partition up to this shard that were finished before."""
 
     def result(self) -> dict[str, Any]:
         """Return the result of the batch without its rows."""
-        names = ("shard", "index", "batches", "finished")
-        return {name: getattr(self, name) for name in names} | {"count": len(self.items)}
+        return {"shard": self.shard, "index": self.index, "batches": self.batches, "count": len(self.items)}
 
 
 @dataclass(frozen=True)
 class End:
-    """The end of a partition: its number of shards, and its images in batches that were already finished."""
+    """The end of a partition with its number of shards."""
 
     partition: int
     shards: int
-    finished: int
 
 
 def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
@@ -177,13 +173,12 @@ def list_partition(number: int, partition: Partition, settings: Settings, finish
 
     Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
     """
-    shards = done = 0
+    shards = 0
     for shard in plan(number, partition(), settings.shard, settings.batch_size):
         missing = finished.missing(shard)
-        done += len(shard) - sum(len(items) for _, items in missing)
         for index, items in missing:
-            yield Batch(shard.number, index, items, len(shard.batches), done)
+            yield Batch(shard.number, index, items, len(shard.batches))
         if not missing and shard.number not in finished.shards:
-            yield Batch(shard.number, -1, [], len(shard.batches), done)
+            yield Batch(shard.number, -1, [], len(shard.batches))
         shards += 1
-    yield End(number, shards, done)
+    yield End(number, shards)

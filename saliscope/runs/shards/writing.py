@@ -25,7 +25,7 @@ from saliscope.runs.rows import SCHEMA
 from saliscope.runs.settings import FORMAT, Classes, check_format, differences
 from saliscope.runs.shards.locks import LEASE, FileLock, Lease, take_lock
 from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
-from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, Store, open_store
 
 COMMITS = f"{WORK}/commits"
 Counts = Mapping[str, Any]
@@ -165,12 +165,13 @@ class Shards(ShardFiles):
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
         self.labeled: Counter[int] = Counter()
+        self.before = 0
+        """The number of images that were finished when the run was locked."""
         self.is_finished = check_folder(self.store, self.record)
         if not self.is_finished:
             self.acquire()
         else:
-            with contextlib.suppress(Refused):  # a kill may have left temporary files; the folder may be read-only
-                self.delete_work()
+            self.delete_work()  # a kill may have left temporary files
 
     def acquire(self) -> None:
         """Lock the run, and find its finished batches and shards. Does nothing if this process has the lock.
@@ -185,7 +186,7 @@ class Shards(ShardFiles):
             if not self.is_finished:
                 if self.store.read(SETTINGS) is None:
                     self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())
-                self._find_commits(self._find_parts())
+                self._find_commits()
                 self._find_batches()
         except BaseException:
             self.release()
@@ -203,21 +204,9 @@ class Shards(ShardFiles):
     def __exit__(self, *error: object) -> None:
         self.release()
 
-    def _find_parts(self) -> set[int]:
-        """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""
-        complete = set()
-        for name in self.store.sizes():
-            if (number := _shard_of(name)) is not None:
-                try:
-                    if isinstance(self.store, LocalStore):
-                        pq.read_metadata(self.store.path(name))
-                except (OSError, pa.ArrowException):  # empty or truncated after a power failure
-                    self.store.delete([name])
-                else:
-                    complete.add(number)
-        return complete
-
-    def _find_commits(self, complete: set[int]) -> None:
+    def _find_commits(self) -> None:
+        """Find the shards with a commit; delete commits of shards that are gone, or empty after a power failure."""
+        complete = {_shard_of(name) for name, size in self.store.sizes().items() if size > 0}
         self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
@@ -232,30 +221,18 @@ class Shards(ShardFiles):
                     self.store.delete([name])
 
     def _find_batches(self) -> None:
+        """Find the batches of other shards that are complete; a power failure, or an unusual store, may cut them."""
         self.finished.batches.clear()
-        damaged = []
-        for name, size in self.store.sizes(WORK).items():
-            if name.endswith(".arrow") and size >= 0:
-                shard, _, batch = name[:-6].partition("-")
-                digest = None if int(shard) in self.finished.shards else self._batch_digest(f"{WORK}/{name}", size)
-                if digest is None:
-                    damaged.append(f"{WORK}/{name}")
-                else:
-                    self.finished.batches.setdefault(int(shard), {})[int(batch)] = digest
-        self.store.delete(damaged)
-
-    def _batch_digest(self, name: str, size: int) -> str | None:
-        """Return the hash of the images of a batch, or None if it is not complete.
-
-        A power failure, or a store that is not an object store, may cut it.
-        """
-        content = self.store.read(name)
-        if content is None or len(content) != size:
-            return None
-        try:
-            return Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata).digest
-        except (pa.ArrowException, KeyError, ValueError, TypeError):
-            return None
+        self.before = self.counts["looked_at"]
+        for name in self.store.sizes(WORK):
+            shard, _, batch = name.removesuffix(".arrow").partition("-")
+            if not name.endswith(".arrow") or int(shard) in self.finished.shards:
+                continue
+            with contextlib.suppress(pa.ArrowException, KeyError, ValueError, TypeError):
+                content = self.store.read(f"{WORK}/{name}") or b""
+                stamp = Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata)
+                self.finished.batches.setdefault(int(shard), {})[int(batch)] = stamp.digest
+                self.before += len(stamp.labels)
 
     def add_shard(self, shard: int, counts: Counts) -> None:
         """Note that a shard was committed, by this process or by a worker.
@@ -297,10 +274,7 @@ class Shards(ShardFiles):
         self.store.delete(name for name in found if name not in known)
 
     def delete_work(self) -> None:
-        """Delete the temporary files of a finished run, but not its lease."""
-        if self.store.local:
-            self.store.delete([WORK])
-            return
-        names = [f"{WORK}/{name}" for name in self.store.sizes(WORK)]
-        if others := [name for name in names if name != LEASE]:
-            self.store.delete(others)
+        """Delete the temporary files of a finished run, but not its lease. The folder may be read-only."""
+        with contextlib.suppress(Refused):
+            names = [f"{WORK}/{name}" for name in self.store.sizes(WORK)]
+            self.store.delete([WORK] if self.store.local else [name for name in names if name != LEASE])
