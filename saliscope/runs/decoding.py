@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from saliscope.errors import Refused
 from saliscope.runs.items import Item, read
 from saliscope.zoo import Preparation
 
@@ -77,7 +76,7 @@ class ImageReader(Dataset["DecodedBatch"]):
 
 def error_message(error: Exception) -> str:
     """Return the message for an image that could not be read."""
-    if isinstance(error, (Refused, ValueError)) and str(error):
+    if isinstance(error, ValueError) and str(error):
         return str(error).partition("\n")[0]
     if isinstance(error, OSError) and error.strerror:
         return f"Cannot read the file: {error.strerror}."

@@ -143,7 +143,7 @@ class Explainer:
         If the batch fails, its images are explained one by one.
         """
         try:
-            return self._selected_rows(images, items)
+            return self._rows(images, items)
         except (Refused, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # the network is the user's own code
@@ -153,15 +153,22 @@ class Explainer:
             self.check()  # raises if other images fail too, for example because the device does not respond
             return [_error_row(items[0], f"Cannot explain the image: {reason_of(error)}.")]
 
-    def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
-        if self.settings.where != WRONG:
-            return [*self._rows(images, items)]
-        with torch.inference_mode():
-            predicted = self._scores(images).argmax(1).tolist()
+    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         labels = [self.classes.find(item.label) for item in items]
-        wrong = [k for k, label in enumerate(labels) if label not in (None, predicted[k])]
-        found = iter(self._rows(images[wrong], [items[k] for k in wrong]) if wrong else ())
-        return [next(found) if k in wrong else None for k in range(len(items))]
+        chosen = [*range(len(items))]
+        if self.settings.where == WRONG:
+            with torch.inference_mode():
+                predicted = self._scores(images).argmax(1).tolist()
+            chosen = [k for k in chosen if labels[k] not in (None, predicted[k])]
+        by_label = [k for k in chosen if self.settings.target == LABEL and labels[k] is not None]
+        rows: list[dict[str, Any] | None] = [None] * len(items)
+        for part in (by_label, [k for k in chosen if k not in by_label]):
+            own = [labels[k] for k in part]
+            target: Any = own if part is by_label else self.fixed
+            found = self._explain(images[part], [items[k] for k in part], own, target) if part else []
+            for k, row in zip(part, found, strict=True):
+                rows[k] = row
+        return rows
 
     def _scores(self, images: Tensor) -> Tensor:
         output = self.network(images)
@@ -178,19 +185,6 @@ class Explainer:
         probabilities = probabilities_of(scores.double() if kind == "sigmoid" else scores, kind)
         ordered = scores if probabilities is None else probabilities
         return ordered.topk(min(TOP, scores.shape[1]), dim=1).indices.tolist(), probabilities
-
-    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
-        labels = [self.classes.find(item.label) for item in items]
-        known = [k for k, label in enumerate(labels) if label is not None]
-        if self.settings.target != LABEL or not known:
-            return self._explain(images, items, labels, self.fixed)
-        rows: dict[int, dict[str, Any]] = {}
-        for part in (known, [k for k in range(len(items)) if labels[k] is None]):
-            own = [labels[k] for k in part]
-            target = [label for label in own if label is not None] or None
-            if part:
-                rows |= zip(part, self._explain(images[part], [items[k] for k in part], own, target), strict=True)
-        return [rows[k] for k in range(len(items))]
 
     def _explain(
         self,

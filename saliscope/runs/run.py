@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import itertools
 import os
 import platform
@@ -80,11 +81,17 @@ def create_job(
     """
     explainer = Explainer(model, settings, device)
     explainer.check()
-    record = settings.record(model, _describe(listing))
-    # Sums with another number of threads differ in their last bits.
-    threads = torch.get_num_threads() if explainer.device == "cpu" else None
-    record |= {"layer": explainer.options.get("layer"), "threads": threads}
-    record["weights_sha256"] = weights_hash(model)
+    interface = repr((model.labels, model.preparation))  # a file of labels may have changed
+    record = {
+        **asdict(settings),
+        "model": model.name if settings.model == "auto" else settings.model,  # the user's own is found by its name
+        "layer": explainer.options.get("layer"),
+        "images": _describe(listing),
+        "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
+        # Sums with another number of threads differ in their last bits.
+        "threads": torch.get_num_threads() if explainer.device == "cpu" else None,
+        "weights_sha256": weights_hash(model),
+    }
     return Job(settings, model, listing, source, Shards(out, record))
 
 
@@ -305,21 +312,18 @@ class Collector:
         self.new, self.total, self._before = 0, job.listing.count, job.shards.before
         self.todo = None if self.total is None else self.total - self._before
         """The number of images in unfinished batches, or None if it is not known."""
-        self._ends: dict[int, End] = {}
+        self._shards: dict[int, range] = {}
+        """The shards of each partition that was listed to its end."""
 
     def start(self) -> list[tuple[int, Partition]]:
         """Return the partitions that are not finished, with their numbers."""
         finished = self.job.shards.finished.shards.keys()
-        ended = {number for number in self._ends if finished >= {*self._numbers(number)}}
+        ended = {number for number, shards in self._shards.items() if finished >= {*shards}}
         return [(number, each) for number, each in self.job.numbered() if number not in ended]
-
-    def _numbers(self, partition: int) -> range:
-        first = partition * PARTITION
-        return range(first, first + self._ends[partition].shards)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all shards in order."""
-        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
+        return [shard for partition, _ in self.job.numbered() for shard in self._shards[partition]]
 
     def add(self, result: dict[str, Any]) -> None:
         """Take one result.
@@ -329,7 +333,7 @@ class Collector:
         if "error" in result:
             raise result["error"]
         if "end" in result:
-            self._ends[result["end"].partition] = result["end"]
+            self._shards[result["end"].partition] = result["end"].shards
         elif "commit" in result:
             self.job.shards.check_lock()
             self.job.shards.add_shard(result["shard"], result["commit"])

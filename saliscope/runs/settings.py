@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.names import did_you_mean, nearest
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 PREDICTED, LABEL = "predicted", "label"
 WRONG = "wrong"
@@ -104,17 +99,6 @@ class Settings:
         if self.where and self.where != WRONG and not self.only_label:
             raise Refused(f"Invalid where {self.where!r}. Use wrong, or label=NAME.")
         self.method_options()
-
-    def record(self, model: Model, listing: str) -> dict[str, Any]:
-        """Return the record of a run that is stored in its folder; runs with equal records have equal rows."""
-        name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
-        interface = repr((model.labels, model.preparation))  # a file of labels may have changed
-        return {
-            **dataclasses.asdict(self),
-            "model": name,
-            "images": listing,
-            "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
-        }
 
 
 def check_engine(

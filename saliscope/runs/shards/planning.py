@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,9 +62,6 @@ class PlannedShard:
     number: int
     batches: list[list[Item]]
 
-    def __len__(self) -> int:
-        return sum(map(len, self.batches))
-
     @property
     def digest(self) -> str:
         """The hash of the paths and labels."""
@@ -75,21 +73,12 @@ def plan(partition: int, blocks: Iterable[list[Item]], shard: int, batch: int) -
 
     The images of a shard are sorted by path. A partition ends with a smaller shard.
     """
-    number, waiting = partition * PARTITION, list[Item]()
-    for block in blocks:
-        waiting += block
-        whole = len(waiting) // shard * shard
-        for start in range(0, whole, shard):
-            yield _shard(number, waiting[start : start + shard], batch)
-            number += 1
-        waiting = waiting[whole:]
-    if waiting:
-        yield _shard(number, waiting, batch)
-
-
-def _shard(number: int, items: list[Item], batch: int) -> PlannedShard:
-    items = sorted(items, key=lambda item: item.path)
-    return PlannedShard(number, [items[start : start + batch] for start in range(0, len(items), batch)])
+    images = itertools.chain.from_iterable(blocks)
+    for number in itertools.count(partition * PARTITION):
+        items = sorted(itertools.islice(images, shard), key=lambda item: item.path)
+        if not items:
+            return
+        yield PlannedShard(number, [items[start : start + batch] for start in range(0, len(items), batch)])
 
 
 @dataclass
@@ -162,10 +151,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a partition with its number of shards."""
+    """The end of a partition, and the numbers of its shards."""
 
     partition: int
-    shards: int
+    shards: range
 
 
 def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
@@ -173,12 +162,12 @@ def list_partition(number: int, partition: Partition, settings: Settings, finish
 
     Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
     """
-    shards = 0
+    shards = range(number * PARTITION, number * PARTITION)
     for shard in plan(number, partition(), settings.shard, settings.batch_size):
         missing = finished.missing(shard)
         for index, items in missing:
             yield Batch(shard.number, index, items, len(shard.batches))
         if not missing and shard.number not in finished.shards:
             yield Batch(shard.number, -1, [], len(shard.batches))
-        shards += 1
+        shards = range(shards.start, shard.number + 1)
     yield End(number, shards)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,12 +35,6 @@ def part_name(shard: int) -> str:
     """Return the name of the Parquet file of a shard; of a set of files, the name has the number of the file."""
     partition, number = divmod(shard, PARTITION)
     return f"part-{partition:06d}-{number:05d}.parquet" if partition else f"part-{number:05d}.parquet"
-
-
-def _shard_of(name: str) -> int | None:
-    """Return the number of the shard of a Parquet file, or None for other files."""
-    found = re.fullmatch(r"part-(?:(\d+)-)?(\d+)\.parquet", name)
-    return int(found[1] or 0) * PARTITION + int(found[2]) if found else None
 
 
 def batch_name(shard: int, batch: int) -> str:
@@ -206,7 +199,7 @@ class Shards(ShardFiles):
 
     def _find_commits(self) -> None:
         """Find the shards with a commit; delete commits of shards that are gone, or empty after a power failure."""
-        complete = {_shard_of(name) for name, size in self.store.sizes().items() if size > 0}
+        complete = {name for name, size in self.store.sizes().items() if size > 0}
         self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
@@ -214,7 +207,7 @@ class Shards(ShardFiles):
             for name, content in zip(some, self.store.read_all(some), strict=True):
                 try:
                     shard = int(name.rpartition("/")[2][:-5])
-                    if shard not in complete:
+                    if part_name(shard) not in complete:
                         raise ValueError("its file was deleted, or is damaged")
                     self.add_shard(shard, json.loads(content or b""))
                 except (ValueError, KeyError, TypeError):  # truncated by a power failure
@@ -262,16 +255,11 @@ class Shards(ShardFiles):
         self.check_lock()
         parts = [part_name(shard) for shard in shards]
         text = json.dumps({"settings": self.record, **manifest, "parts": parts}, indent=1)
-        self._delete_unlisted(parts)
+        found = [name for name in self.store.sizes() if name.startswith((".part-", "part-"))]
+        self.store.delete(set(found).difference(parts))  # a reader of `*.parquet` would find them
         self.store.write(MANIFEST, text.encode())
         self.is_finished = True
         self.delete_work()
-
-    def _delete_unlisted(self, parts: list[str]) -> None:
-        """Delete shards that are not part of the run, which a reader of `*.parquet` would find."""
-        known = set(parts)
-        found = [name for name in self.store.sizes() if name.startswith((".part-", "part-"))]
-        self.store.delete(name for name in found if name not in known)
 
     def delete_work(self) -> None:
         """Delete the temporary files of a finished run, but not its lease. The folder may be read-only."""

@@ -152,10 +152,9 @@ def open_location(source: str) -> Location:
         if fs.isdir(root):
             return Location(source, fs, root)
         if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
-            folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
-            return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+            return _file_set(source, fs, matches)
         if "{" in source and not glob.has_magic(source):
-            return _shard_set(source, fs, root)
+            return _file_set(source, fs, _expand_braces(source, fs, root))
         if not is_local(source):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 fs.ls(root)  # `isfile` and `isdir` of fsspec hide why a store cannot be read
@@ -167,7 +166,12 @@ def open_location(source: str) -> Location:
     )
 
 
-def _shard_set(source: str, fs: Any, root: str) -> Location:
+def _file_set(source: str, fs: Any, paths: list[str]) -> Location:
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
+
+
+def _expand_braces(source: str, fs: Any, root: str) -> list[str]:
     """Return the files that a pattern such as `train-{0000..1023}.tar` names.
 
     Errors   Refused for files that do not exist, because a set without them would look complete
@@ -179,15 +183,14 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
             f"{source} needs the package braceexpand, which is not installed. {install.hint('data')}."
         ) from None
     try:
-        paths = list(dict.fromkeys(braceexpand(root)))
+        paths: list[str] = list(dict.fromkeys(braceexpand(root)))
     except ValueError:  # UnbalancedBracesError, which its types lack
         raise Refused(f"The braces in {source} are not balanced. Example: train-{{0000..1023}}.tar.") from None
-    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
     missing = [path for path in paths if not fs.isfile(path)]
     if missing:
         names = shorten(missing, 3)
         raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
-    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
+    return paths
 
 
 def is_hidden(name: str) -> bool:
