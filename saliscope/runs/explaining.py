@@ -157,8 +157,7 @@ class Explainer:
         labels = [self.classes.find(item.label) for item in items]
         chosen = [*range(len(items))]
         if self.settings.where == WRONG:
-            with torch.inference_mode():
-                predicted = self._scores(images).argmax(1).tolist()
+            predicted = self._scores(images).argmax(1).tolist()
             chosen = [k for k in chosen if labels[k] not in (None, predicted[k])]
         by_label = [k for k in chosen if self.settings.target == LABEL and labels[k] is not None]
         rows: list[dict[str, Any] | None] = [None] * len(items)
@@ -170,13 +169,13 @@ class Explainer:
                 rows[k] = row
         return rows
 
-    def _scores(self, images: Tensor) -> Tensor:
-        output = self.network(images)
-        return self._of_sentences(getattr(output, "logits", output).float())
-
-    def _of_sentences(self, scores: Tensor) -> Tensor:
-        """Return the similarities [N, M] of embeddings to the sentences, or scores of classes as they are."""
-        return text.similarities(scores, self.vectors) if self.vectors else scores
+    def _scores(self, images: Tensor, output: Tensor | None = None) -> Tensor:
+        """Return the scores [N, K] of classes, or the similarities to the sentences; `output` is known with a map."""
+        if output is None or output.ndim != 2:
+            with torch.inference_mode():
+                output = self.network(images)
+                output = getattr(output, "logits", output).float()
+        return text.similarities(output, self.vectors) if self.vectors else output
 
     def _best(self, scores: Tensor) -> tuple[list[list[int]], Tensor | None]:
         """Return the top classes of each image, and the probabilities [N, K] of the classes if there are any."""
@@ -197,13 +196,7 @@ class Explainer:
             explanation = explainers.explain(
                 self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
             )
-        scores = explanation.scores
-        if scores is None or scores.ndim != 2:
-            with torch.inference_mode():
-                scores = self._scores(images)
-        else:
-            scores = self._of_sentences(scores)
-        scores = scores.float().cpu()
+        scores = self._scores(images, explanation.scores).float().cpu()
         best, probabilities = self._best(scores)
         maps, scales = _to_float16(explanation.placed.float().cpu())
         targets = explanation.target if isinstance(explanation.target, list) else None

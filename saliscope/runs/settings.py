@@ -1,4 +1,4 @@
-"""The settings of a run, and the differences between the settings of two runs."""
+"""The settings of a run, and the classes of its network by name."""
 
 from __future__ import annotations
 
@@ -123,15 +123,6 @@ def check_engine(
         raise Refused(f"{given[0]} needs the engine ray.")
     if min_workers and workers and min_workers > workers:
         raise Refused(f"min_workers {min_workers} is more than the maximum, workers {workers}.")
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ, each as "name: old in the folder, new now"."""
-    return [
-        f"{name}: {old.get(name)!r} in the folder, {new.get(name)!r} now"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
 
 
 def check_format(settings: Mapping[str, Any], folder: str | Path, what: str = "run") -> None:

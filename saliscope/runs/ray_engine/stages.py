@@ -7,6 +7,7 @@ memory are few. Its dashboard shows them by the names of the functions here.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from saliscope.runs.explaining import Explainer
 from saliscope.runs.run import explained
 from saliscope.runs.settings import Classes, Settings
 from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
-from saliscope.runs.shards.writing import ShardFiles
+from saliscope.runs.shards.writing import ShardFiles, commit_name
 from saliscope.runs.sources import Partition
 from saliscope.runs.stores import open_store
 from saliscope.zoo import Model, devices
@@ -219,8 +220,8 @@ def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[st
         commit = files.close(shard, batches, Classes(names))
     except Exception as error:
         # A task of a process that has given up may have written the shard and deleted its batches.
-        found = files.read_commit(shard)
-        if found is None:
+        content = files.store.read(commit_name(shard))
+        if content is None:
             return {"error": picklable(error)}
-        commit = found
+        commit = json.loads(content)
     return {"shard": shard, "commit": commit}

@@ -44,6 +44,8 @@ class FileLock:
         Errors   Refused if another process writes it
         """
         self._file: Any = None
+        with refuse_disk_errors(store.folder):
+            store.fs.makedirs(store.path(WORK), exist_ok=True)
         try:
             import fcntl  # not on Windows
         except ImportError:
@@ -74,7 +76,9 @@ class Lease:
         Errors   Refused if another process writes the run, or the store cannot be written
         """
         self.store = store
-        self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": _this_process()}
+        self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": []}
+        with contextlib.suppress(OSError):
+            self.record["process"] = _identify(os.getpid())
         self._end = threading.Event()
         number = self._wait_for_owner() + 1
         self.name = f"{LEASE}/{number:06d}.json"
@@ -104,7 +108,7 @@ class Lease:
         Errors   Refused if the owner is alive
         """
         number, content = self._newest()
-        alive = _is_alive(content) if number else False
+        alive = _is_alive(content, self.record["process"]) if number else False
         if alive is None:
             warnings.warn(
                 f"{self.store.folder} has the lease of another process. It is watched for {WAIT:g} seconds; if it does "
@@ -156,31 +160,24 @@ class Lease:
                 self.store.delete([self.name])
 
 
-def _this_process() -> dict[str, Any]:
-    """Return what identifies this process on this machine; without `boot` (not Linux), other processes wait."""
-    process: dict[str, Any] = {"host": platform.node(), "pid": os.getpid()}
-    with contextlib.suppress(OSError, IndexError):
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        started = _started(os.getpid())
-        process |= {"boot": boot, "space": os.readlink("/proc/self/ns/pid"), "started": started}
-    return process
+def _identify(pid: int) -> list[str]:
+    """Return what identifies a process: machine, its start, its space of processes, and the number and start of it.
 
-
-def _started(pid: int) -> str:
-    """Return when a process was started, in ticks since the start of the machine; empty if it has ended."""
+    Errors   OSError if it has ended, and on other systems than Linux
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
+    started = "" if fields[0] in "ZX" else fields[19]
+    return [platform.node(), boot, os.readlink("/proc/self/ns/pid"), str(pid), started]
 
 
-def _is_alive(content: bytes) -> bool | None:
+def _is_alive(content: bytes, own: list[str]) -> bool | None:
     """Return whether the owner of a lease runs, or None if it is not known because it is on another machine."""
     try:
-        owner, own = json.loads(content)["process"], _this_process()
-        if "boot" not in own or any(owner.get(key) != own[key] for key in ("host", "boot", "space")):
-            return None
-        return _started(int(owner["pid"])) == owner["started"]
+        owner = json.loads(content)["process"]
+        return None if not own or owner[:3] != own[:3] else bool(owner == _identify(int(owner[3])))
     except (FileNotFoundError, ProcessLookupError):
         return False
     except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -192,8 +189,4 @@ def take_lock(store: Store) -> FileLock | Lease:
 
     Errors   Refused if another process writes there, or the store cannot be written
     """
-    if isinstance(store, LocalStore):
-        with refuse_disk_errors(store.folder):
-            store.fs.makedirs(store.path(WORK), exist_ok=True)
-        return FileLock(store)
-    return Lease(store)
+    return FileLock(store) if isinstance(store, LocalStore) else Lease(store)

@@ -21,14 +21,12 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.settings import FORMAT, Classes, check_format, differences
+from saliscope.runs.settings import FORMAT, Classes, check_format
 from saliscope.runs.shards.locks import LEASE, FileLock, Lease, take_lock
 from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
 from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, Store, open_store
 
 COMMITS = f"{WORK}/commits"
-Counts = Mapping[str, Any]
-"""Counts of a shard: `counts` by name, and `labeled`, the number of images of each class."""
 
 
 def part_name(shard: int) -> str:
@@ -105,11 +103,6 @@ class ShardFiles:
         self.store.delete(batch_name(shard, batch) for batch in range(batches))
         return commit
 
-    def read_commit(self, shard: int) -> dict[str, Any] | None:
-        """Return the commit of a shard, or None if it does not exist."""
-        content = self.store.read(commit_name(shard))
-        return None if content is None else dict(json.loads(content))
-
 
 def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> bool:
     """Check that a folder is empty or contains the run (or index) of this record; return whether it is finished.
@@ -127,10 +120,11 @@ def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> 
         path = str(store.folder if not store.local else Path(store.folder) / SETTINGS)
         raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
     check_format(old, store.folder, what)
-    if changed := differences(old, record):
+    if changed := [name for name in dict.fromkeys([*old, *record]) if old.get(name) != record.get(name)]:
+        texts = [f"{name}: {old.get(name)!r} in the folder, {record.get(name)!r} now" for name in changed]
         other = "contains an index with other settings:" if what == "index" else "contains a run with other settings:"
         raise Refused(
-            f"{str(store.folder)!r} {other} {'; '.join(changed)}. Choose another folder, or use the same settings."
+            f"{str(store.folder)!r} {other} {'; '.join(texts)}. Choose another folder, or use the same settings."
         )
     return store.read(MANIFEST) is not None
 
@@ -227,14 +221,14 @@ class Shards(ShardFiles):
                 self.finished.batches.setdefault(int(shard), {})[int(batch)] = stamp.digest
                 self.before += len(stamp.labels)
 
-    def add_shard(self, shard: int, counts: Counts) -> None:
+    def add_shard(self, shard: int, commit: Mapping[str, Any]) -> None:
         """Note that a shard was committed, by this process or by a worker.
 
-        Errors   KeyError, ValueError or TypeError for counts that are not those of a commit
+        Errors   KeyError, ValueError or TypeError if it is not a commit
         """
         if shard not in self.finished.shards:
-            digest, labeled = str(counts["listing"]), {int(index): n for index, n in counts["labeled"].items()}
-            self.counts.update(counts["counts"])
+            digest, labeled = str(commit["listing"]), {int(index): n for index, n in commit["labeled"].items()}
+            self.counts.update(commit["counts"])
             self.labeled.update(labeled)
             self.finished.shards[shard] = digest
         self.finished.batches.pop(shard, None)

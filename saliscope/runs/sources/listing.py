@@ -144,7 +144,7 @@ def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:
 
 def _has_file_names(location: Location, name: str) -> bool:
     if suffix(name) == ".parquet":
-        return FILE in tables.columns(location, name)
+        return FILE in tables.read_schema(location, name).names
     return FILE.encode() in location.start(name)
 
 
@@ -181,9 +181,7 @@ def list_set(kind: str, location: Location, names: Sequence[str]) -> Listing:
 
 
 def _items_of(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item]:
-    for name in names:
-        for block in _list_part(kind, location, name, names[0]):
-            yield from block
+    return (item for name in names for block in _list_part(kind, location, name, names[0]) for item in block)
 
 
 def _list_part(kind: str, location: Location, name: str, first: str, depth: int | None = None) -> Iterator[list[Item]]:
@@ -255,12 +253,11 @@ def find_label_depth(location: Location) -> tuple[int | None, list[str]]:
     """
     level, depth, above = [""], 0, list[str]()
     while level:
-        found = [location.entries(folder) for folder in level]
-        files = [name for names, _ in found for name in names]
+        found = [name for folder in level for name in location.entries(folder)]
+        files, folders = ([name for name in found if (name[-1] == "/") == kind] for kind in (False, True))
         above += files
         if any(map(is_image, files)):
             return None, above
-        folders = [folder for _, names in found for folder in names]
         with_images: list[str] = []
         # Splits last: two folders with images decide, if one of them is not a split.
         for folder in sorted(folders, key=lambda name: _last(name).lower() in SPLITS):

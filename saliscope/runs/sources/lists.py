@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import itertools
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliscope.errors import Refused
+from saliscope.runs.formats import shorten
 from saliscope.runs.items import Item, is_local
 from saliscope.runs.sources.location import Location, is_image, suffix
 
@@ -39,11 +41,9 @@ def find_columns(names: Iterable[str]) -> tuple[str | None, str | None]:
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text."""
     try:
-        text = start.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if error.start < len(start) - 4 or not error.start:  # not only a truncated last character
-            return False
-        text = start[: error.start].decode("utf-8-sig")
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(start)  # the last character may be truncated
+    except UnicodeDecodeError:
+        return False
     return all(letter.isprintable() or letter in "\t\r\n" for letter in text)
 
 
@@ -127,7 +127,7 @@ def _rows(shown: str, reader: Any) -> Iterator[Entry]:
             path_at, label_at = 0, 1 if len(header) > 1 else None
             rows = itertools.chain([header], rows)
         else:
-            raise Refused(f"{shown} has no column path. Its first line is {_shorten(header)}. {_NEEDED}")
+            raise Refused(f"{shown} has no column path. Its first line is {shorten(header, 8)}. {_NEEDED}")
         for row in rows:
             yield _cell(row, path_at) or "", None if label_at is None else _cell(row, label_at)
     except csv.Error as error:
@@ -145,7 +145,7 @@ def _json_lines(shown: str, lines: Iterable[str]) -> Iterator[Entry]:
         path_at, label_at = find_columns(record)
         path, label = record.get(path_at or ""), record.get(label_at or "")
         if not isinstance(path, str):
-            keys = _shorten(list(record))
+            keys = shorten(list(record), 8)
             raise Refused(f"Line {number} of {shown} has no path. Its keys are {keys}. {_NEEDED}")
         yield path, None if label is None else str(label)
 
@@ -161,7 +161,7 @@ def _parquet(file: IO[bytes], name: str, shown: str) -> Iterator[Entry]:
             path_at, label_at = find_columns(schema.names)
             if path_at is None:
                 raise Refused(
-                    f"{shown} has no column path or image. Its columns are {_shorten(schema.names)}. {_NEEDED}"
+                    f"{shown} has no column path or image. Its columns are {shorten(schema.names, 8)}. {_NEEDED}"
                 )
             kind = schema.field(path_at).type
             plain = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -185,11 +185,6 @@ def delimiter(name: str, data: str) -> str:
 
 def _cell(row: Sequence[str], index: int) -> str | None:
     return (row[index].strip() or None) if index < len(row) else None
-
-
-def _shorten(names: Sequence[str]) -> str:
-    shown = ", ".join(name[:40] for name in names[:8])
-    return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _items(location: Location, name: str, shown: str, entries: list[Entry], before: int) -> list[Item]:

@@ -94,8 +94,8 @@ class Location:
         if self.matches is not None:
             yield from (name for name in self.matches if name.startswith(inside))
             return
-        with refuse_errors(self.source), ThreadPoolExecutor(AHEAD) as pool:
-            yield from self._walk(self._list(inside), pool)
+        with ThreadPoolExecutor(AHEAD) as pool:
+            yield from self._walk(self.entries(inside), pool)
 
     def _walk(self, names: list[str], pool: ThreadPoolExecutor) -> Iterator[str]:
         """Yield the files among these names and below these folders; the next folders are listed while one is read."""
@@ -106,25 +106,17 @@ class Location:
                 yield name
                 continue
             while len(waiting) < AHEAD and (folder := next(folders, None)) is not None:
-                waiting.append(pool.submit(self._list, folder))
+                waiting.append(pool.submit(self.entries, folder))
             yield from self._walk(waiting.popleft().result(), pool)
 
-    def _list(self, inside: str) -> list[str]:
+    def entries(self, inside: str) -> list[str]:
         """Return the files and folders directly in a folder, except hidden ones, relative to the root and sorted.
 
         Folders end with a slash.
         """
-        names = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
-        return sorted(names, key=self.to_text)
-
-    def entries(self, inside: str = "") -> tuple[list[str], list[str]]:
-        """Return the files directly in a folder, and its folders, except hidden ones, relative to the root and sorted.
-
-        The names of folders end with a slash.
-        """
         with refuse_errors(self.source):
-            found = self._list(inside)
-        return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
+            names = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
+            return sorted(names, key=self.to_text)
 
     @staticmethod
     def to_text(name: str) -> str:
