@@ -69,8 +69,7 @@ class ImageReader(Dataset["DecodedBatch"]):
                 error = error_message(reason)
             hashes.append(digest)
             errors.append(error)
-        size = self.preparation.size
-        empty = torch.empty(0, self.preparation.channels, *size)
+        empty = torch.empty(0, self.preparation.channels, *self.preparation.size)
         return DecodedBatch(list(batch), torch.cat(images) if images else empty, hashes, errors)
 
 
@@ -86,14 +85,13 @@ def error_message(error: Exception) -> str:
 def decode_batches(
     batches: Iterable[Sequence[Item]], decode: Decode, preparation: Preparation, workers: int, pin: bool = False
 ) -> Iterator[DecodedBatch]:
-    """Yield every decoded batch in order, using `workers` processes (0: this process).
+    """Return every decoded batch in order, using `workers` processes (0: this process).
 
     With `pin`, worker processes' images are in pinned memory, from which an accelerator copies while it computes.
     """
     reader = ImageReader(decode, preparation)
     if not workers:
-        yield from map(reader.__getitem__, batches)
-        return
+        return map(reader.__getitem__, batches)
     # Workers are not forked from this process, because a fork may deadlock on a lock held by another thread.
     loader: DataLoader[DecodedBatch] = DataLoader(
         reader,
@@ -105,7 +103,7 @@ def decode_batches(
         worker_init_fn=_exit_with_parent,
         multiprocessing_context="spawn" if sys.platform == "win32" else "forkserver",
     )
-    yield from loader
+    return iter(loader)
 
 
 def _exit_with_parent(_: int) -> None:

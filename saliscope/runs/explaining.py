@@ -83,26 +83,16 @@ class Explainer:
         self.vectors: list[Tensor] = []
         self.fixed: int | Similarity | None = None
         """The class or the similarity that all maps explain, or None if the class depends on the image."""
+        name = self.settings.target
         if self.sentences:
             self.vectors, self.fixed = embed(self.model, self.sentences)
-        else:
-            self.fixed = self._fixed_class()
-
-    def _fixed_class(self) -> int | None:
-        """Return the class that all maps explain, or None if it depends on the image.
-
-        Errors   Refused for a class that the network does not have
-        """
-        name = self.settings.target
-        if name in (PREDICTED, LABEL):
-            return None
-        index = self.classes.find(name)
-        if index is None:
-            near = self.classes.near(name)
-            raise Refused(
-                f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
-            )
-        return index
+        elif name not in (PREDICTED, LABEL):
+            self.fixed = self.classes.find(name)
+            if self.fixed is None:
+                near = self.classes.near(name)
+                raise Refused(
+                    f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+                )
 
     def check(self) -> None:
         """Explain a noise image, so that an unsuitable layer or network is reported before the first image.

@@ -31,7 +31,7 @@ from saliscope.runs.formats import shorten
 from saliscope.runs.items import WHOLE, Item
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
-from saliscope.runs.shards.planning import PARTITION, Batch, End, PlannedShard, Stamp, digest_of, list_partition, plan
+from saliscope.runs.shards.planning import PARTITION, Batch, PlannedShard, Stamp, digest_of, list_partition, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
@@ -174,11 +174,11 @@ def run(
         """Yield the images of each batch, listed as they are needed. Decoding is ahead of the batch explained."""
         for number, partition in collector.start():
             for found in list_partition(number, partition, job.settings, job.shards.finished):
-                if isinstance(found, Batch) and found.items:
+                if isinstance(found, Batch):
                     waiting.append(found)
                     yield found.items
                 else:
-                    collector.add({"end": found} if isinstance(found, End) else found.result())
+                    collector.add(found)
 
     def work(collector: Collector) -> None:
         explainer = Explainer(job.model, job.settings, device)
@@ -333,7 +333,7 @@ class Collector:
         if "error" in result:
             raise result["error"]
         if "end" in result:
-            self._shards[result["end"].partition] = result["end"].shards
+            self._shards[result["end"]] = result["shards"]
         elif "commit" in result:
             self.job.shards.check_lock()
             self.job.shards.add_shard(result["shard"], result["commit"])

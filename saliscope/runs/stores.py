@@ -195,7 +195,5 @@ def open_store(folder: str | Path) -> Store:
 
     Errors   Refused for an unknown protocol, or if its package is not installed
     """
-    text = str(folder)
-    if text.startswith("file://"):
-        return LocalStore(text.removeprefix("file://"))
-    return LocalStore(folder) if is_local(text) else RemoteStore(text)
+    text = str(folder).removeprefix("file://")
+    return LocalStore(text) if is_local(text) else RemoteStore(text)

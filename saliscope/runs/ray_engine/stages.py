@@ -21,7 +21,7 @@ from saliscope.runs.decoding import Decode, ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.run import explained
 from saliscope.runs.settings import Classes, Settings
-from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
+from saliscope.runs.shards.planning import Batch, Finished, list_partition
 from saliscope.runs.shards.writing import ShardFiles, commit_name
 from saliscope.runs.sources import Partition
 from saliscope.runs.stores import open_store
@@ -122,7 +122,7 @@ def build(task: Task) -> ray.data.Dataset:
     options = ray.data.DataContext.get_current()
     options.enable_progress_bars = False
     options.target_max_block_size = 1  # one batch per block, so that a batch is explained while the next one is decoded
-    workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
+    workers = task.workers
     one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
     # Different numbers of CPUs keep Ray from running two stages in one task.
     groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
@@ -134,7 +134,7 @@ def build(task: Task) -> ray.data.Dataset:
     data = data.map_batches(
         Explain,  # Ray runs a class as an actor
         fn_constructor_args=(ray.put(task.model), task.settings, workers),
-        concurrency=(least, max(least, workers.most or 1)),
+        concurrency=(workers.least, workers.most),
         num_cpus=workers.cpus,
         num_gpus=workers.gpus,
         **one,
@@ -151,10 +151,7 @@ def list_images(row: pa.Table, finished: Any, settings: Settings) -> Iterator[pa
     for number, partition in _load(row):
         try:
             for found in list_partition(number, partition, settings, known):
-                if isinstance(found, End):
-                    yield _row({"end": found})
-                else:
-                    yield _row(found if found.items else found.result())
+                yield _row(found)
         except Exception as error:  # the source cannot be listed
             yield _row({"error": picklable(error)})
 

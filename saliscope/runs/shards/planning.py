@@ -134,10 +134,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Batch:
-    """An unfinished batch of a shard with a number of `batches`.
-
-    If all of them are finished, the shard only has to be written: the index is -1, and there are no images.
-    """
+    """An unfinished batch of a shard with a number of `batches`."""
 
     shard: int
     index: int
@@ -149,16 +146,12 @@ class Batch:
         return {"shard": self.shard, "index": self.index, "batches": self.batches, "count": len(self.items)}
 
 
-@dataclass(frozen=True)
-class End:
-    """The end of a partition, and the numbers of its shards."""
+def list_partition(
+    number: int, partition: Partition, settings: Settings, finished: Finished
+) -> Iterator[Batch | dict[str, Any]]:
+    """Yield the unfinished batches of a partition in order, and the results for which nothing has to be computed.
 
-    partition: int
-    shards: range
-
-
-def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
-    """Yield the unfinished batches of a partition in order, and its end.
+    These are shards whose batches are all finished, with the index -1, and the end of the partition with its shards.
 
     Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
     """
@@ -168,6 +161,6 @@ def list_partition(number: int, partition: Partition, settings: Settings, finish
         for index, items in missing:
             yield Batch(shard.number, index, items, len(shard.batches))
         if not missing and shard.number not in finished.shards:
-            yield Batch(shard.number, -1, [], len(shard.batches))
+            yield Batch(shard.number, -1, [], len(shard.batches)).result()
         shards = range(shards.start, shard.number + 1)
-    yield End(number, shards)
+    yield {"end": number, "shards": shards}

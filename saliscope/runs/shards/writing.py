@@ -62,8 +62,10 @@ class ShardFiles:
             writer.write_table(pa.Table.from_pylist(rows, schema))
         self.store.write(batch_name(shard, batch), sink.getvalue(), sync=False)
 
-    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
-        """Merge the batches of a shard into its Parquet file, and return its rows and its stamp.
+    def close(self, shard: int, batches: int, classes: Classes) -> dict[str, Any]:
+        """Merge the batches of a shard into its Parquet file, write its commit, and return the commit.
+
+        It has the counts of the shard, the number of readable images of each class by label, and its hash.
 
         Errors   Refused if a batch is missing, if the disk is full, or the store cannot be written
         """
@@ -74,31 +76,21 @@ class ShardFiles:
                     f"A batch of {part_name(shard)} disappeared from {str(self.store.folder)!r} during the run. Run "
                     "the same command again, and check that nothing else deletes files there."
                 )
-            tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
-            stamps.append(Stamp.read(tables[-1].schema.metadata))
-            tables[-1] = tables[-1].replace_schema_metadata(None)
-        table = pa.concat_tables(tables).combine_chunks()
+            table = ipc.open_file(pa.BufferReader(content)).read_all()
+            stamps.append(Stamp.read(table.schema.metadata))
+            tables.append(table.replace_schema_metadata(None))
+        rows = pa.concat_tables(tables).combine_chunks()
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
+        pq.write_table(rows, sink, compression="zstd")
         self.store.write(part_name(shard), sink.getvalue())
         labels = [label for stamp in stamps for label in stamp.labels]
-        return table, Stamp(digest_of(stamp.digest for stamp in stamps), labels)
-
-    def close(self, shard: int, batches: int, classes: Classes) -> dict[str, Any]:
-        """Write the Parquet file and the commit of a shard whose batches are all finished; return the commit.
-
-        It has the counts of the shard, the number of readable images of each class by label, and its hash.
-
-        Errors   as of `merge`
-        """
-        rows, stamp = self.merge(shard, batches)
-        labeled = Counter(classes.find(label) for label in stamp.labels)
+        labeled = Counter(classes.find(label) for label in labels)
         errors = rows.filter(rows["error"].is_valid())
         labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
         wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-        counts = {"looked_at": len(stamp.labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
+        counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
         known = {str(index): count for index, count in labeled.items() if index is not None and count}
-        commit = {"counts": counts, "labeled": known, "listing": stamp.digest}
+        commit = {"counts": counts, "labeled": known, "listing": digest_of(stamp.digest for stamp in stamps)}
         self.store.write(commit_name(shard), json.dumps(commit).encode())
         self.store.delete(batch_name(shard, batch) for batch in range(batches))
         return commit

@@ -91,9 +91,8 @@ def _list_folder(location: Location) -> Listing:
         table_names = tables.with_images(location, names)
     if table_names:
         return list_set("huggingface", location, table_names)
-    images = [name for name in names if is_image(name)]
-    if images:
-        return _small_folder(location, names, images)
+    if any(map(is_image, names)):
+        return _small_folder(location, names)
     archives = [name for name in names if suffix(name) == ".tar"]
     if archives:
         return list_set("tar", location, archives)
@@ -111,9 +110,10 @@ def _relevant(location: Location) -> Iterator[str]:
     )
 
 
-def _small_folder(location: Location, names: list[str], images: list[str]) -> Listing:
+def _small_folder(location: Location, names: list[str]) -> Listing:
     """List a folder at once."""
     listed = _list_metadata(location, names)
+    images = [name for name in names if is_image(name)]
     others = [name for name in images if location.to_text(name) not in listed]
     depth = None if listed else label_depth(_folder(location.to_text(name)) for name in images)
     items = [*listed.values(), *_images(location, others, depth)]
@@ -126,7 +126,7 @@ def _large_folder(location: Location) -> Listing:
     if any(posixpath.basename(name) in METADATA for name in above):
         names = list(_relevant(location))
         if _list_metadata(location, names):
-            return _small_folder(location, names, list(filter(is_image, names)))
+            return _small_folder(location, names)
     return Listing((partial(_list_images, location, depth),), "folder")
 
 
@@ -254,7 +254,8 @@ def find_label_depth(location: Location) -> tuple[int | None, list[str]]:
     level, depth, above = [""], 0, list[str]()
     while level:
         found = [name for folder in level for name in location.entries(folder)]
-        files, folders = ([name for name in found if (name[-1] == "/") == kind] for kind in (False, True))
+        files = [name for name in found if name[-1] != "/"]
+        folders = [name for name in found if name[-1] == "/"]
         above += files
         if any(map(is_image, files)):
             return None, above

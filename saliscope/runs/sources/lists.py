@@ -119,15 +119,13 @@ def _rows(shown: str, reader: Any) -> Iterator[Entry]:
         header = next(rows, None)
         if header is None:
             raise Refused(f"{shown} is an empty list. {_NEEDED}")
+        if find_columns(header)[0] is None and is_image(header[0].strip()):  # without a header
+            header, rows = ["path", "label"], itertools.chain([header], rows)
         path, label = find_columns(header)
-        label_at = None if label is None else header.index(label)
-        if path is not None:
-            path_at = header.index(path)
-        elif is_image(header[0].strip()):
-            path_at, label_at = 0, 1 if len(header) > 1 else None
-            rows = itertools.chain([header], rows)
-        else:
+        if path is None:
             raise Refused(f"{shown} has no column path. Its first line is {shorten(header, 8)}. {_NEEDED}")
+        path_at = header.index(path)
+        label_at = None if label is None else header.index(label)
         for row in rows:
             yield _cell(row, path_at) or "", None if label_at is None else _cell(row, label_at)
     except csv.Error as error:

@@ -212,5 +212,4 @@ def list_store(fs: Any, root: str, inside: str) -> Iterator[str]:
     for name, size in list_folder(fs, folder).items():
         if not is_hidden(name):
             yield f"{inside}{name}{'/' if size < 0 else ''}"
-    if hasattr(fs, "dircache"):
-        fs.dircache.pop(folder, None)  # it would keep all names of the store
+    fs.dircache.pop(folder, None)  # it would keep all names of the store

@@ -34,18 +34,17 @@ def with_images(location: Location, names: list[str]) -> list[str]:
 
     Errors   Refused for a damaged table, unless there are image files
     """
-    tables, folders, image_files = list[str](), dict[str, bool](), any(map(is_image, names))
+    tables, folders, image_files = list[str](), set[str](), any(map(is_image, names))
     for name in names:
         if suffix(name) in SUFFIXES and not posixpath.basename(name).startswith("cache-"):
             folder = posixpath.dirname(name)
-            if not folders.get(folder):
-                try:
-                    folders[folder] = has_images(location, name)
-                except Refused:
-                    if not image_files:
-                        raise
-            if folders.get(folder):
-                tables.append(name)
+            try:
+                if folder in folders or has_images(location, name):
+                    folders.add(folder)
+                    tables.append(name)
+            except Refused:
+                if not image_files:
+                    raise
     return tables
 
 
