@@ -97,10 +97,8 @@ class Lease:
 
     def _newest(self) -> tuple[int, bytes]:
         """Return the number and the content of the newest lease; 0 if there is none."""
-        numbers = [int(name[:-5]) for name in self.store.sizes(LEASE) if name.endswith(".json")]
-        if not numbers:
-            return 0, b""
-        return max(numbers), self.store.read(f"{LEASE}/{max(numbers):06d}.json") or b""
+        number = max((int(name[:-5]) for name in self.store.sizes(LEASE) if name.endswith(".json")), default=0)
+        return number, self.store.read(f"{LEASE}/{number:06d}.json") or b""
 
     def _wait_for_owner(self) -> int:
         """Return the number of the newest lease after its owner has ended.

@@ -186,7 +186,7 @@ class Shards(ShardFiles):
     def _find_commits(self) -> None:
         """Find the shards with a commit; delete commits of shards that are gone, or empty after a power failure."""
         complete = {name for name, size in self.store.sizes().items() if size > 0}
-        self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
+        self.finished, self.counts, self.labeled = Finished(str(self.folder)), Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
@@ -201,7 +201,6 @@ class Shards(ShardFiles):
 
     def _find_batches(self) -> None:
         """Find the batches of other shards that are complete; a power failure, or an unusual store, may cut them."""
-        self.finished.batches.clear()
         self.before = self.counts["looked_at"]
         for name in self.store.sizes(WORK):
             shard, _, batch = name.removesuffix(".arrow").partition("-")
