@@ -96,7 +96,8 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     """Yield the results of the stages in the order of completion.
 
     A batch has what `Batch.result` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
-    does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
+    does not, the rows. A shard that is written has shard and commit, the end of a partition has end and shards, a
+    failure has error.
     """
     closing, started, names = list[Any](), set[int](), ray.put(task.model.labels)
     close = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
