@@ -98,8 +98,7 @@ def explain(
     values = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
     check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
     given = _checked(model, model_options)
-    values = values | {"model": given.name if given else str(model), "own": _plain(model_options)}
-    settings = Settings(**values)
+    settings = Settings(**values | {"model": given.name if given else str(model), "own": _plain(model_options)})
     here = "cpu" if engine == "ray" else device  # with Ray, only the workers have the device
     job = running.prepare(settings, str(source), out, limit=limit, device=here, model=given)
     decode = uploads.open_image
@@ -281,7 +280,11 @@ class Run(FinishedRun):
             0
         """
         check_link(link)
-        model = self._moved(device)
+        place, model = devices.choose(device), self.try_model()
+        if model is not None:
+            if warning := devices.compare(model, place):
+                warnings.warn(warning, stacklevel=2)
+            model.network.to(place)
         needed = mask is not None or metadata is not None
         paths = self.data.columns(["path"])["path"] if needed else pa.chunked_array([], pa.string())
         missing: set[str] = set()
@@ -303,15 +306,6 @@ class Run(FinishedRun):
             progress=progress,
         )
         return ReportResult(reporting.write(self.data, out, inputs), len(missing))
-
-    def _moved(self, device: str) -> Model | None:
-        """Return the network on a device, or None if it is not available or has changed."""
-        place, model = devices.choose(device), self.try_model()
-        if model is not None:
-            if warning := devices.compare(model, place):
-                warnings.warn(warning, stacklevel=2)
-            model.network.to(place)
-        return model
 
     evaluate = finished_run.evaluate
     compare = comparing.compare

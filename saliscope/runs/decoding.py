@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from saliscope.errors import Refused
 from saliscope.runs.items import Item, read
 from saliscope.zoo import Preparation
 
@@ -70,14 +69,13 @@ class ImageReader(Dataset["DecodedBatch"]):
                 error = error_message(reason)
             hashes.append(digest)
             errors.append(error)
-        size = self.preparation.size
-        empty = torch.empty(0, self.preparation.channels, *size)
+        empty = torch.empty(0, self.preparation.channels, *self.preparation.size)
         return DecodedBatch(list(batch), torch.cat(images) if images else empty, hashes, errors)
 
 
 def error_message(error: Exception) -> str:
     """Return the message for an image that could not be read."""
-    if isinstance(error, (Refused, ValueError)) and str(error):
+    if isinstance(error, ValueError) and str(error):
         return str(error).partition("\n")[0]
     if isinstance(error, OSError) and error.strerror:
         return f"Cannot read the file: {error.strerror}."
@@ -87,14 +85,13 @@ def error_message(error: Exception) -> str:
 def decode_batches(
     batches: Iterable[Sequence[Item]], decode: Decode, preparation: Preparation, workers: int, pin: bool = False
 ) -> Iterator[DecodedBatch]:
-    """Yield every decoded batch in order, using `workers` processes (0: this process).
+    """Return every decoded batch in order, using `workers` processes (0: this process).
 
     With `pin`, worker processes' images are in pinned memory, from which an accelerator copies while it computes.
     """
     reader = ImageReader(decode, preparation)
     if not workers:
-        yield from map(reader.__getitem__, batches)
-        return
+        return map(reader.__getitem__, batches)
     # Workers are not forked from this process, because a fork may deadlock on a lock held by another thread.
     loader: DataLoader[DecodedBatch] = DataLoader(
         reader,
@@ -106,7 +103,7 @@ def decode_batches(
         worker_init_fn=_exit_with_parent,
         multiprocessing_context="spawn" if sys.platform == "win32" else "forkserver",
     )
-    yield from loader
+    return iter(loader)
 
 
 def _exit_with_parent(_: int) -> None:

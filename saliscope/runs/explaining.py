@@ -83,26 +83,16 @@ class Explainer:
         self.vectors: list[Tensor] = []
         self.fixed: int | Similarity | None = None
         """The class or the similarity that all maps explain, or None if the class depends on the image."""
+        name = self.settings.target
         if self.sentences:
             self.vectors, self.fixed = embed(self.model, self.sentences)
-        else:
-            self.fixed = self._fixed_class()
-
-    def _fixed_class(self) -> int | None:
-        """Return the class that all maps explain, or None if it depends on the image.
-
-        Errors   Refused for a class that the network does not have
-        """
-        name = self.settings.target
-        if name in (PREDICTED, LABEL):
-            return None
-        index = self.classes.find(name)
-        if index is None:
-            near = self.classes.near(name)
-            raise Refused(
-                f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
-            )
-        return index
+        elif name not in (PREDICTED, LABEL):
+            self.fixed = self.classes.find(name)
+            if self.fixed is None:
+                near = self.classes.near(name)
+                raise Refused(
+                    f"Target {name!r} is not a class of {self.model.name}. {near}Use predicted, label, or a class."
+                )
 
     def check(self) -> None:
         """Explain a noise image, so that an unsuitable layer or network is reported before the first image.
@@ -143,7 +133,7 @@ class Explainer:
         If the batch fails, its images are explained one by one.
         """
         try:
-            return self._selected_rows(images, items)
+            return self._rows(images, items)
         except (Refused, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # the network is the user's own code
@@ -153,23 +143,29 @@ class Explainer:
             self.check()  # raises if other images fail too, for example because the device does not respond
             return [_error_row(items[0], f"Cannot explain the image: {reason_of(error)}.")]
 
-    def _selected_rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
-        if self.settings.where != WRONG:
-            return [*self._rows(images, items)]
-        with torch.inference_mode():
-            predicted = self._scores(images).argmax(1).tolist()
+    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any] | None]:
         labels = [self.classes.find(item.label) for item in items]
-        wrong = [k for k, label in enumerate(labels) if label not in (None, predicted[k])]
-        found = iter(self._rows(images[wrong], [items[k] for k in wrong]) if wrong else ())
-        return [next(found) if k in wrong else None for k in range(len(items))]
+        chosen = [*range(len(items))]
+        if self.settings.where == WRONG:
+            predicted = self._scores(images).argmax(1).tolist()
+            chosen = [k for k in chosen if labels[k] not in (None, predicted[k])]
+        by_label = [k for k in chosen if self.settings.target == LABEL and labels[k] is not None]
+        rows: list[dict[str, Any] | None] = [None] * len(items)
+        for part in (by_label, [k for k in chosen if k not in by_label]):
+            own = [labels[k] for k in part]
+            target: Any = own if part is by_label else self.fixed
+            found = self._explain(images[part], [items[k] for k in part], own, target) if part else []
+            for k, row in zip(part, found, strict=True):
+                rows[k] = row
+        return rows
 
-    def _scores(self, images: Tensor) -> Tensor:
-        output = self.network(images)
-        return self._of_sentences(getattr(output, "logits", output).float())
-
-    def _of_sentences(self, scores: Tensor) -> Tensor:
-        """Return the similarities [N, M] of embeddings to the sentences, or scores of classes as they are."""
-        return text.similarities(scores, self.vectors) if self.vectors else scores
+    def _scores(self, images: Tensor, output: Tensor | None = None) -> Tensor:
+        """Return the scores [N, K] of classes, or the similarities to the sentences; `output` is known with a map."""
+        if output is None or output.ndim != 2:
+            with torch.inference_mode():
+                output = self.network(images)
+                output = getattr(output, "logits", output).float()
+        return text.similarities(output, self.vectors) if self.vectors else output
 
     def _best(self, scores: Tensor) -> tuple[list[list[int]], Tensor | None]:
         """Return the top classes of each image, and the probabilities [N, K] of the classes if there are any."""
@@ -178,19 +174,6 @@ class Explainer:
         probabilities = probabilities_of(scores.double() if kind == "sigmoid" else scores, kind)
         ordered = scores if probabilities is None else probabilities
         return ordered.topk(min(TOP, scores.shape[1]), dim=1).indices.tolist(), probabilities
-
-    def _rows(self, images: Tensor, items: Sequence[Item]) -> list[dict[str, Any]]:
-        labels = [self.classes.find(item.label) for item in items]
-        known = [k for k, label in enumerate(labels) if label is not None]
-        if self.settings.target != LABEL or not known:
-            return self._explain(images, items, labels, self.fixed)
-        rows: dict[int, dict[str, Any]] = {}
-        for part in (known, [k for k in range(len(items)) if labels[k] is None]):
-            own = [labels[k] for k in part]
-            target = [label for label in own if label is not None] or None
-            if part:
-                rows |= zip(part, self._explain(images[part], [items[k] for k in part], own, target), strict=True)
-        return [rows[k] for k in range(len(items))]
 
     def _explain(
         self,
@@ -203,13 +186,7 @@ class Explainer:
             explanation = explainers.explain(
                 self.settings.method, self.network, images, target, compare=False, **self.steady, **self.options
             )
-        scores = explanation.scores
-        if scores is None or scores.ndim != 2:
-            with torch.inference_mode():
-                scores = self._scores(images)
-        else:
-            scores = self._of_sentences(scores)
-        scores = scores.float().cpu()
+        scores = self._scores(images, explanation.scores).float().cpu()
         best, probabilities = self._best(scores)
         maps, scales = _to_float16(explanation.placed.float().cpu())
         targets = explanation.target if isinstance(explanation.target, list) else None

@@ -27,6 +27,8 @@ MOST_BYTES = 2**28
 
 PAUSES = (0.5, 2.0)
 """Seconds before an image of a store is requested again."""
+FINAL = (Refused, FileNotFoundError, IsADirectoryError, PermissionError)
+"""Errors that another request does not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,66 +61,45 @@ def read(item: Item) -> bytes:
 
     Errors   Refused, with the message for the row of the image
     """
-    for pause in PAUSES:  # a store may fail for a moment
-        with contextlib.suppress(_Unavailable):
-            return _read(item)
-        time.sleep(pause)
-    return _read(item)
-
-
-class _Unavailable(Refused):
-    """An error of a store that may not occur again."""
+    with refuse_errors(item.name):
+        for pause in () if is_local(item.url) else PAUSES:
+            try:
+                return _read(item)
+            except FINAL:
+                raise
+            except Exception:  # a store may fail for a moment
+                time.sleep(pause)
+        return _read(item)
 
 
 def _read(item: Item) -> bytes:
-    try:
-        return _row_bytes(item) if item.row >= 0 else _file_bytes(item)
-    except Refused:
-        raise
-    except FileNotFoundError:
-        raise Refused(f"File not found: {item.name}.") from None
-    except IsADirectoryError:
-        raise Refused(f"{item.name} is a folder, not an image.") from None
-    except PermissionError:
-        raise Refused(f"Permission denied: {item.name}.") from None
-    except Exception as error:  # each file system raises its own types of errors; the run continues with the next image
-        kind = Refused if is_local(item.url) else _Unavailable
-        reason = error.strerror if item.shown and isinstance(error, OSError) else error
-        raise kind(f"Cannot read {item.name}: {reason or type(error).__name__}.") from error
-
-
-def _file_bytes(item: Item) -> bytes:
+    if item.row >= 0:
+        return _row_bytes(item)
     _refuse_large(item.size)
-    data = _local_bytes(item) if is_local(item.url) else _store_bytes(item)
-    if 0 <= item.size != len(data):
+    fs, path = file_system(item.url)
+    if is_local(item.url):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # reading a pipe could block forever
+            raise Refused(f"{item.name} is a pipe or a device, not an image.")
+        _refuse_large(status.st_size if item.offset < 0 else 0)
+    if item.offset < 0:
+        return _whole_file(fs, path)
+    # By keyword: the second parameter of s3fs is the version.
+    data = bytes(fs.cat_file(path, start=item.offset, end=item.offset + item.size))
+    if len(data) != item.size:
         raise Refused(f"{item.name} is truncated: {len(data)} of {item.size} bytes of {item.path} were found.")
     return data
 
 
-def _local_bytes(item: Item) -> bytes:
-    mode = os.stat(item.url).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe could block forever
-        raise Refused(f"{item.name} is a pipe or a device, not an image.")
-    with open(item.url, "rb") as file:
-        if item.offset < 0:
-            _refuse_large(os.fstat(file.fileno()).st_size)
-            return file.read(MOST_BYTES)
-        file.seek(item.offset)
-        return file.read(item.size)
-
-
-def _store_bytes(item: Item) -> bytes:
-    fs, path = file_system(item.url)
-    if item.offset >= 0:  # by keyword: the second parameter of s3fs is the version
-        return bytes(fs.cat_file(path, start=item.offset, end=item.offset + item.size))
+def _whole_file(fs: Any, path: str) -> bytes:
     try:
         data = bytes(fs.cat_file(path, start=0, end=MOST_BYTES + 1))
-    except (FileNotFoundError, PermissionError):
+    except FINAL:
         raise
     except Exception:
         if _size(fs, path) != 0:
             raise
-        data = b""  # S3 refuses requests for a part of an empty file
+        return b""  # S3 refuses requests for a part of an empty file
     if len(data) > MOST_BYTES:
         _refuse_large(max(_size(fs, path), len(data)))
     return data
@@ -139,7 +120,8 @@ def _refuse_large(size: int) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Return the first line of the message of an error without its period, or its type if it has no message."""
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+    text = isinstance(error, OSError) and error.strerror  # without the path
+    return str(text or error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 @contextlib.contextmanager
@@ -149,6 +131,10 @@ def refuse_errors(source: str) -> Iterator[None]:
         yield
     except Refused:
         raise
+    except FileNotFoundError:
+        raise Refused(f"File not found: {source}.") from None
+    except IsADirectoryError:
+        raise Refused(f"{source} is a folder, not an image.") from None
     except PermissionError as error:
         advice = "" if is_local(source) else " Check the credentials and who may read it."
         raise Refused(f"Permission denied: {source}.{advice}") from error
@@ -180,6 +166,16 @@ def file_system(url: str) -> tuple[Any, str]:
     except Exception as error:  # for example, a zip file is opened here
         raise Refused(f"Cannot open {url}: {error or type(error).__name__}.") from None
     return fs, str(path)
+
+
+def list_folder(fs: Any, path: str) -> dict[str, int]:
+    """Return the sizes of the files in a folder of a file system by name, with -1 for folders."""
+    sizes = {}
+    for entry in fs.ls(path, detail=True):
+        full = str(entry["name"]).strip("/")
+        if full != path.strip("/"):
+            sizes[full.rpartition("/")[2]] = -1 if entry["type"] == "directory" else int(entry["size"] or 0)
+    return sizes
 
 
 def _row_bytes(item: Item) -> bytes:

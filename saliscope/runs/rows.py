@@ -244,18 +244,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
             raise Refused(f"Folder not found: {str(folder)!r}. Pass the folder of `saliscope explain`.")
         raise Refused(f"{str(folder)!r} does not contain a run ({MANIFEST} is missing).")
     try:
-        manifest = _checked(json.loads(content))
+        manifest = json.loads(content)
+        for name, kind in {"parts": list, "settings": dict, "weights_sha256": str}.items():
+            if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+                raise ValueError(f"{MANIFEST} has no {name}")
     except ValueError as error:
         raise Refused(damaged(folder, error)) from None
     check_format(manifest["settings"], folder)
-    return manifest
-
-
-def _checked(manifest: Any) -> dict[str, Any]:
-    kinds = {"parts": list, "settings": dict, "weights_sha256": str}
-    for name, kind in kinds.items():
-        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
-            raise ValueError(f"{MANIFEST} has no {name}")
-    if not all(isinstance(part, str) for part in manifest["parts"]):
-        raise ValueError(f"the parts in {MANIFEST} are not names of files")
     return manifest

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import itertools
 import os
 import platform
@@ -30,7 +31,7 @@ from saliscope.runs.formats import shorten
 from saliscope.runs.items import WHOLE, Item
 from saliscope.runs.settings import LABEL, WRONG, Classes, Settings
 from saliscope.runs.shards import Shards, read_manifest
-from saliscope.runs.shards.planning import PARTITION, Batch, End, PlannedShard, Stamp, digest_of, list_partition, plan
+from saliscope.runs.shards.planning import PARTITION, Batch, PlannedShard, Stamp, digest_of, list_partition, plan
 from saliscope.runs.sources import Listing, Partition, list_items
 from saliscope.zoo import Model, devices
 from saliscope.zoo.weights import weights_hash
@@ -80,11 +81,17 @@ def create_job(
     """
     explainer = Explainer(model, settings, device)
     explainer.check()
-    record = settings.record(model, _describe(listing))
-    # Sums with another number of threads differ in their last bits.
-    threads = torch.get_num_threads() if explainer.device == "cpu" else None
-    record |= {"layer": explainer.options.get("layer"), "threads": threads}
-    record["weights_sha256"] = weights_hash(model)
+    interface = repr((model.labels, model.preparation))  # a file of labels may have changed
+    record = {
+        **asdict(settings),
+        "model": model.name if settings.model == "auto" else settings.model,  # the user's own is found by its name
+        "layer": explainer.options.get("layer"),
+        "images": _describe(listing),
+        "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
+        # Sums with another number of threads differ in their last bits.
+        "threads": torch.get_num_threads() if explainer.device == "cpu" else None,
+        "weights_sha256": weights_hash(model),
+    }
     return Job(settings, model, listing, source, Shards(out, record))
 
 
@@ -167,11 +174,11 @@ def run(
         """Yield the images of each batch, listed as they are needed. Decoding is ahead of the batch explained."""
         for number, partition in collector.start():
             for found in list_partition(number, partition, job.settings, job.shards.finished):
-                if isinstance(found, Batch) and found.items:
+                if isinstance(found, Batch):
                     waiting.append(found)
                     yield found.items
                 else:
-                    collector.add({"end": found} if isinstance(found, End) else found.result())
+                    collector.add(found)
 
     def work(collector: Collector) -> None:
         explainer = Explainer(job.model, job.settings, device)
@@ -302,30 +309,21 @@ class Collector:
 
     def __init__(self, job: Job, report: Report | None, detail: Detail | None) -> None:
         self.job, self.report, self.detail = job, report, detail
-        self.new, self.total = 0, job.listing.count
-        self.todo: int | None = None
+        self.new, self.total, self._before = 0, job.listing.count, job.shards.before
+        self.todo = None if self.total is None else self.total - self._before
         """The number of images in unfinished batches, or None if it is not known."""
-        self._before: dict[int, int] = {}
-        """Images of each partition that were finished before."""
-        if self.total is not None:
-            missing = (job.shards.finished.missing(shard) for shard in job.planned())
-            self.todo = sum(len(batch) for shard in missing for _, batch in shard)
-            self._before[0] = self.total - self.todo
-        self._ends: dict[int, End] = {}
+        self._shards: dict[int, range] = {}
+        """The shards of each partition that was listed to its end."""
 
     def start(self) -> list[tuple[int, Partition]]:
         """Return the partitions that are not finished, with their numbers."""
         finished = self.job.shards.finished.shards.keys()
-        ended = {number for number in self._ends if finished >= {*self._numbers(number)}}
+        ended = {number for number, shards in self._shards.items() if finished >= {*shards}}
         return [(number, each) for number, each in self.job.numbered() if number not in ended]
-
-    def _numbers(self, partition: int) -> range:
-        first = partition * PARTITION
-        return range(first, first + self._ends[partition].shards)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all shards in order."""
-        return [shard for partition, _ in self.job.numbered() for shard in self._numbers(partition)]
+        return [shard for partition, _ in self.job.numbered() for shard in self._shards[partition]]
 
     def add(self, result: dict[str, Any]) -> None:
         """Take one result.
@@ -335,24 +333,17 @@ class Collector:
         if "error" in result:
             raise result["error"]
         if "end" in result:
-            end: End = result["end"]
-            self._count(end.partition, end.finished)
-            self._ends[end.partition] = end
+            self._shards[result["end"]] = result["shards"]
         elif "commit" in result:
             self.job.shards.check_lock()
             self.job.shards.add_shard(result["shard"], result["commit"])
         else:
             self._add_batch(result)
 
-    def _count(self, partition: int, finished: int) -> None:
-        if self.total is None and partition not in self._ends:
-            self._before[partition] = max(finished, self._before.get(partition, 0))
-
     def _add_batch(self, result: dict[str, Any]) -> None:
         shard, index, closes = result["shard"], result["index"], result.get("closes", False)
         if warning := result.get("warning"):
             warnings.warn(warning, stacklevel=2)
-        self._count(shard // PARTITION, result["finished"])
         shards, finished = self.job.shards, self.job.shards.finished
         if index >= 0:
             if shard in finished.shards or index in finished.batches.get(shard, ()):
@@ -371,4 +362,4 @@ class Collector:
     def show_progress(self) -> None:
         """Report the number of finished images."""
         if self.report is not None:
-            self.report(sum(self._before.values()) + self.new, self.total)
+            self.report(self._before + self.new, self.total)

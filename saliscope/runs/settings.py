@@ -1,20 +1,15 @@
-"""The settings of a run, and the differences between the settings of two runs."""
+"""The settings of a run, and the classes of its network by name."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.errors import Refused
 from saliscope.names import did_you_mean, nearest
-
-if TYPE_CHECKING:
-    from saliscope.zoo import Model
 
 PREDICTED, LABEL = "predicted", "label"
 WRONG = "wrong"
@@ -105,17 +100,6 @@ class Settings:
             raise Refused(f"Invalid where {self.where!r}. Use wrong, or label=NAME.")
         self.method_options()
 
-    def record(self, model: Model, listing: str) -> dict[str, Any]:
-        """Return the record of a run that is stored in its folder; runs with equal records have equal rows."""
-        name = model.name if self.model == "auto" else self.model  # the user's own network is found by this name
-        interface = repr((model.labels, model.preparation))  # a file of labels may have changed
-        return {
-            **dataclasses.asdict(self),
-            "model": name,
-            "images": listing,
-            "labels_and_preprocessing": hashlib.sha256(interface.encode("utf-8", "backslashreplace")).hexdigest()[:16],
-        }
-
 
 def check_engine(
     engine: str, device: str, workers: int | None, *, address: str | None, gpus: float, min_workers: int | None
@@ -139,15 +123,6 @@ def check_engine(
         raise Refused(f"{given[0]} needs the engine ray.")
     if min_workers and workers and min_workers > workers:
         raise Refused(f"min_workers {min_workers} is more than the maximum, workers {workers}.")
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the settings that differ, each as "name: old in the folder, new now"."""
-    return [
-        f"{name}: {old.get(name)!r} in the folder, {new.get(name)!r} now"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
 
 
 def check_format(settings: Mapping[str, Any], folder: str | Path, what: str = "run") -> None:

@@ -6,16 +6,20 @@ import contextlib
 import errno
 import inspect
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from saliscope.errors import Refused
-from saliscope.runs.items import file_system, is_local, reason_of, refuse_errors
+from saliscope.errors import Refused, means_full_disk
+from saliscope.runs.items import file_system, is_local, list_folder, reason_of, refuse_errors
 
 SETTINGS, MANIFEST, WORK, LOCK = "settings.json", "manifest.json", "work", "lock"
+
+
+REQUESTS = 16
+"""Number of files of a store that are read or deleted at the same time."""
 
 
 @contextmanager
@@ -30,15 +34,13 @@ def refuse_disk_errors(folder: str | Path) -> Iterator[None]:
     except Refused:
         raise
     except Exception as error:  # each store raises its own types of errors
-        number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.ENOSPC, errno.EDQUOT):
+        if means_full_disk(error):
             raise Refused(f"The disk of {str(folder)!r} is full. {again}") from None
-        if number == errno.EFBIG:
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
             raise Refused(f"A file in {str(folder)!r} exceeds the file-size limit (ulimit -f). {again}") from None
         if local and not isinstance(error, OSError):
             raise
-        why = os.strerror(number) if local and number else reason_of(error)
-        why = "Permission denied" if isinstance(error, PermissionError) else why
+        why = "Permission denied" if isinstance(error, PermissionError) else reason_of(error)
         advice = "Check the name and the credentials, or choose another folder. Finished batches are kept."
         advice = "Choose another folder." if local else advice
         raise Refused(f"Cannot write to {str(folder)!r} ({why}). {advice}") from None
@@ -74,16 +76,33 @@ class _Folder:
 
         Errors   Refused if the store cannot be read
         """
-        path = self.path(folder).rstrip("/")
         with refuse_errors(str(self.folder)):
             try:
                 self.fs.invalidate_cache()
-                entries = self.fs.ls(path, detail=True)
+                return list_folder(self.fs, self.path(folder).rstrip("/"))
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-        names = ((str(entry["name"]).rstrip("/").rpartition("/")[2], entry) for entry in entries)
-        inside = {name: entry for name, entry in names if str(entry["name"]).strip("/") != path.strip("/")}
-        return {name: -1 if entry["type"] == "directory" else int(entry["size"] or 0) for name, entry in inside.items()}
+
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of files, None for those that do not exist.
+
+        Errors   Refused if the store cannot be read
+        """
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            return list(pool.map(self.read, names))
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files and folders that exist.
+
+        Errors   Refused if the folder or the store cannot be written
+        """
+        with refuse_disk_errors(self.folder), ThreadPoolExecutor(REQUESTS) as pool:
+            list(pool.map(self._delete, names))
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.fs.invalidate_cache()
+            self.fs.rm(self.path(name), recursive=True)
 
 
 class LocalStore(_Folder):
@@ -94,10 +113,6 @@ class LocalStore(_Folder):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
         self.fs, self.root = file_system(os.path.abspath(self.folder))
-
-    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return the contents of files, None for those that do not exist."""
-        return [self.read(name) for name in names]
 
     def write(self, name: str, data: Any, sync: bool = True) -> None:
         """Write a file completely or not at all; `sync` waits for the disk, so that it survives a power failure.
@@ -119,16 +134,6 @@ class LocalStore(_Folder):
                 temporary.unlink(missing_ok=True)
                 raise
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete files and folders that exist."""
-        with refuse_disk_errors(self.folder):
-            for name in names:
-                path = Path(self.path(name))
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-
 
 class RemoteStore(_Folder):
     """A folder in a store, such as `s3://bucket/run`: without renaming, and with locks only by agreement."""
@@ -143,23 +148,6 @@ class RemoteStore(_Folder):
         conditional = method is not None and "mode" in inspect.signature(method).parameters
         self.is_exclusive = conditional or self.folder.startswith("memory:")
         """Whether the store itself refuses to create a file that exists, as S3, GCS and Azure do."""
-
-    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return the contents of files, which are requested at the same time; None for files that do not exist.
-
-        Errors   Refused if the store cannot be read
-        """
-        if not names:
-            return []
-        with refuse_errors(str(self.folder)):
-            self.fs.invalidate_cache()
-            found = self.fs.cat([self.path(name) for name in names], on_error="return")
-            found = {str(path).strip("/"): data for path, data in found.items()}
-            contents = [found.get(self.path(name).strip("/")) for name in names]
-            for content in contents:
-                if isinstance(content, Exception) and not isinstance(content, FileNotFoundError):
-                    raise content
-        return [None if isinstance(content, Exception) else content for content in contents]
 
     def write(self, name: str, data: Any, sync: bool = True) -> None:
         """Write a file.
@@ -180,8 +168,6 @@ class RemoteStore(_Folder):
             self.fs.invalidate_cache()
             try:
                 self.fs.pipe_file(self.path(name), data, mode="create")
-            except FileExistsError:
-                return False
             except OSError as error:
                 if not _is_conflict(error):
                     raise
@@ -192,23 +178,11 @@ class RemoteStore(_Folder):
         if not self.is_exclusive:  # object stores have no folders, and s3fs would create a missing bucket
             self.fs.makedirs(self.path(name).rpartition("/")[0], exist_ok=True)
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete files and folders that exist."""
-        paths = [self.path(name) for name in names]
-        if not paths:
-            return
-        with refuse_disk_errors(self.folder):
-            self.fs.invalidate_cache()
-            try:
-                self.fs.rm(paths, recursive=True)
-            except FileNotFoundError:  # one of them
-                for path in paths:
-                    with contextlib.suppress(FileNotFoundError):
-                        self.fs.rm(path, recursive=True)
-
 
 def _is_conflict(error: OSError) -> bool:
-    """Return whether S3 refused a conditional write; s3fs converts only one of its answers to FileExistsError."""
+    """Return whether a store refused a conditional write; s3fs converts only one answer of S3 to FileExistsError."""
+    if isinstance(error, FileExistsError):
+        return True
     response = getattr(error.__cause__, "response", None) or {}
     return response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict")
 
@@ -221,7 +195,5 @@ def open_store(folder: str | Path) -> Store:
 
     Errors   Refused for an unknown protocol, or if its package is not installed
     """
-    text = str(folder)
-    if text.startswith("file://"):
-        return LocalStore(text.removeprefix("file://"))
-    return LocalStore(folder) if is_local(text) else RemoteStore(text)
+    text = str(folder).removeprefix("file://")
+    return LocalStore(text) if is_local(text) else RemoteStore(text)

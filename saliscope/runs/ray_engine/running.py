@@ -7,6 +7,7 @@ its own logs. Ray copies the running code to the machines of a cluster, which do
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import multiprocessing
@@ -18,7 +19,6 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -36,14 +36,16 @@ from saliscope.runs.ray_engine.stages import LISTING, PATIENCE, READING, Task, W
 from saliscope.runs.run import Collector, Detail, Job, Report, Summary, complete
 from saliscope.runs.stores import SETTINGS, WORK, LocalStore
 
+with contextlib.suppress(ImportError):  # ray is an extra
+    import ray
+    from ray.util import scheduling_strategies
+
 ATTEMPTS = 3
 """Tasks without any result, one after the other, after which the run ends."""
 AGAIN = "Run the same command again."
 SHARE = 0.8
 """Fraction of the CPUs that explain; the others decode."""
 PACKAGES = tuple(str(Path(str(package.__file__)).parent) for package in (saliscope, explainers))
-LOST = "lost"
-"""Sent last if machines were lost and the others could not take over their work."""
 
 
 def run(
@@ -96,12 +98,7 @@ def _receive(task: Task) -> Iterator[dict[str, Any]]:
     process.start()
     there.close()
     try:
-        while True:
-            message = here.recv()
-            if message is None or message == LOST:
-                return
-            if isinstance(message, Exception):
-                raise message
+        while (message := here.recv()) is not None:
             yield message
     except EOFError:
         process.join()
@@ -115,9 +112,7 @@ def _receive(task: Task) -> Iterator[dict[str, Any]]:
 
 def _pickle(task: Task) -> bytes:
     """Return the pickled task, including the classes of the user's own modules, which workers do not have."""
-    from ray import cloudpickle  # pickle cannot serialize local functions of a network
-
-    modules = _user_modules()
+    modules, cloudpickle = _user_modules(), ray.cloudpickle  # pickle cannot serialize local functions of a network
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -163,7 +158,7 @@ def _end(process: Any) -> None:
 
 
 def drive(pipe: Any, pickled: bytes) -> None:
-    """Send every result, followed by None, LOST or an error. This is the main function of a process."""
+    """Send every result, and None at the end. This is the main function of a process."""
     _silence()
     try:
         task: Task = pickle.loads(pickled)
@@ -176,7 +171,7 @@ def drive(pipe: Any, pickled: bytes) -> None:
     except (BrokenPipeError, KeyboardInterrupt):  # the process that started this one has ended
         return
     except Exception as error:
-        pipe.send(_to_sendable(error))
+        pipe.send({"error": _to_sendable(error)})
 
 
 def _silence() -> None:
@@ -187,15 +182,13 @@ def _silence() -> None:
 
 
 def _to_sendable(error: Exception) -> Exception:
-    import ray  # ray is an extra
-
     if isinstance(error, ray.exceptions.RayError):
         reason = str(error).strip().splitlines()[-1]
         return Refused(f"The Ray cluster failed: {reason}. Finished batches are kept. Run the same command again.")
     return picklable(error)
 
 
-@contextmanager
+@contextlib.contextmanager
 def connect(address: str | None) -> Iterator[None]:
     """Connect to a cluster for the duration of the block.
 
@@ -203,8 +196,6 @@ def connect(address: str | None) -> Iterator[None]:
     """
     _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray  # ray is an extra
-
     own: dict[str, Any] = {"address": address}
     if address is None:
         own = {"address": "local", "num_cpus": 1 + (os.cpu_count() or 1), "include_dashboard": False}
@@ -236,9 +227,9 @@ def _check_answers(address: str | None) -> None:
         ) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _watch(pipe: Any, patience: float) -> Iterator[Any]:
-    """Yield a function that sends. If a machine is lost and nothing is sent for `patience` seconds, send LOST and exit.
+    """Yield a function that sends. If a machine is lost and nothing is sent for `patience` seconds, send None and exit.
 
     Ray restarts the actors of a lost machine on other machines; if there are not enough resources, it waits forever.
     """
@@ -254,7 +245,7 @@ def _watch(pipe: Any, patience: float) -> Iterator[Any]:
         while not over.wait(1):
             if time.monotonic() - last[0] > patience and _is_one_lost(machines):
                 with lock:
-                    pipe.send(LOST)
+                    pipe.send(None)
                     os._exit(0)  # a wait of Ray Data cannot be interrupted
 
     threading.Thread(target=check, daemon=True).start()
@@ -272,8 +263,6 @@ def _is_one_lost(machines: set[str]) -> bool:
 
 
 def _machines() -> set[str]:
-    import ray  # ray is an extra
-
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
@@ -282,8 +271,6 @@ def fit(workers: Workers) -> Workers:
 
     Errors   Refused if there are not enough resources for one worker
     """
-    import ray  # ray is an extra
-
     resources = ray.cluster_resources()
     cpus, gpus, own = resources.get("CPU", 0), resources.get("GPU", 0), workers.cpus or 1
     workers = workers.resolve(gpus)
@@ -313,13 +300,10 @@ def _shared(out: str | None) -> str | None:
 
 def _on_every_machine(function: Callable[[str], bool], argument: str) -> Iterator[tuple[str, bool]]:
     """Yield the address of each machine of the cluster, and the result of a function on it."""
-    import ray  # ray is an extra
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # as above
-
     remote = ray.remote(num_cpus=0)(function)
     for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU"):
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+            there = scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
             yield node["NodeManagerAddress"], ray.get(remote.options(scheduling_strategy=there).remote(argument))
 
 

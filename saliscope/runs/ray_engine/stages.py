@@ -6,11 +6,13 @@ memory are few. Its dashboard shows them by the names of the functions here.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -19,14 +21,14 @@ from saliscope.runs.decoding import Decode, ImageReader
 from saliscope.runs.explaining import Explainer
 from saliscope.runs.run import explained
 from saliscope.runs.settings import Classes, Settings
-from saliscope.runs.shards.planning import Batch, End, Finished, list_partition
-from saliscope.runs.shards.writing import ShardFiles
+from saliscope.runs.shards.planning import Batch, Finished, list_partition
+from saliscope.runs.shards.writing import ShardFiles, commit_name
 from saliscope.runs.sources import Partition
 from saliscope.runs.stores import open_store
 from saliscope.zoo import Model, devices
 
-if TYPE_CHECKING:
-    from ray.data import Dataset  # ray is an extra
+with contextlib.suppress(ImportError):  # ray is an extra
+    import ray
 
 READING = 0.5
 """CPUs of a task that reads and decodes: half of its time is spent waiting for the disk or the network."""
@@ -94,10 +96,9 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
     """Yield the results of the stages in the order of completion.
 
     A batch has what `Batch.result` returns, and errors, stamp, warning, whether the cluster closes its shard and, if it
-    does not, the rows. A shard that is written has shard and commit, the end of a partition has end, a failure error.
+    does not, the rows. A shard that is written has shard and commit, the end of a partition has end and shards, a
+    failure has error.
     """
-    import ray  # ray is an extra
-
     closing, started, names = list[Any](), set[int](), ray.put(task.model.labels)
     close = ray.remote(num_cpus=0, max_retries=3)(close_shard).options(name="write_shard")
     for row in build(task).iter_rows():
@@ -116,15 +117,13 @@ def results(task: Task) -> Iterator[dict[str, Any]]:
         yield from ray.get(done)
 
 
-def build(task: Task) -> Dataset:
+def build(task: Task) -> ray.data.Dataset:
     """Return the stages as a dataset, which Ray computes when its rows are read."""
-    import ray  # ray is an extra
-
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     options = ray.data.DataContext.get_current()
     options.enable_progress_bars = False
     options.target_max_block_size = 1  # one batch per block, so that a batch is explained while the next one is decoded
-    workers, least = task.workers, min(task.workers.least, task.workers.most or 1)
+    workers = task.workers
     one: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}  # Ray needs a size for stages with GPUs
     # Different numbers of CPUs keep Ray from running two stages in one task.
     groups = [task.partitions[k::GROUPS] for k in range(min(len(task.partitions), GROUPS))]
@@ -136,7 +135,7 @@ def build(task: Task) -> Dataset:
     data = data.map_batches(
         Explain,  # Ray runs a class as an actor
         fn_constructor_args=(ray.put(task.model), task.settings, workers),
-        concurrency=(least, max(least, workers.most or 1)),
+        concurrency=(workers.least, workers.most),
         num_cpus=workers.cpus,
         num_gpus=workers.gpus,
         **one,
@@ -149,16 +148,11 @@ def build(task: Task) -> Dataset:
 
 def list_images(row: pa.Table, finished: Any, settings: Settings) -> Iterator[pa.Table]:
     """Yield the batches and the ends of some partitions."""
-    import ray  # ray is an extra
-
     known = ray.get(finished)
     for number, partition in _load(row):
         try:
             for found in list_partition(number, partition, settings, known):
-                if isinstance(found, End):
-                    yield _row({"end": found})
-                else:
-                    yield _row(found if found.items else found.result())
+                yield _row(found)
         except Exception as error:  # the source cannot be listed
             yield _row({"error": picklable(error)})
 
@@ -182,8 +176,6 @@ class Explain:
     """An actor that loads the network once and explains batches."""
 
     def __init__(self, model: Any, settings: Settings, workers: Workers) -> None:
-        import ray  # ray is an extra
-
         torch.set_num_threads(max(1, round(workers.cpus or 1)))
         loaded: Model = ray.get(model)
         device = devices.choose(workers.device)
@@ -226,8 +218,8 @@ def close_shard(out: str, shard: int, batches: int, names: list[str]) -> dict[st
         commit = files.close(shard, batches, Classes(names))
     except Exception as error:
         # A task of a process that has given up may have written the shard and deleted its batches.
-        found = files.read_commit(shard)
-        if found is None:
+        content = files.store.read(commit_name(shard))
+        if content is None:
             return {"error": picklable(error)}
-        commit = found
+        commit = json.loads(content)
     return {"shard": shard, "commit": commit}

@@ -13,8 +13,6 @@
 
 from saliscope.runs.rows import RunData, open_run, read_manifest
 from saliscope.runs.shards.writing import Shards
-from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, refuse_disk_errors
+from saliscope.runs.stores import refuse_disk_errors
 
-__all__ = [
-    "LOCK", "MANIFEST", "SETTINGS", "WORK", "RunData", "Shards", "open_run", "read_manifest", "refuse_disk_errors",
-]  # fmt: skip
+__all__ = ["RunData", "Shards", "open_run", "read_manifest", "refuse_disk_errors"]

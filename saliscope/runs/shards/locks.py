@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import platform
 import threading
@@ -45,6 +44,8 @@ class FileLock:
         Errors   Refused if another process writes it
         """
         self._file: Any = None
+        with refuse_disk_errors(store.folder):
+            store.fs.makedirs(store.path(WORK), exist_ok=True)
         try:
             import fcntl  # not on Windows
         except ImportError:
@@ -75,9 +76,10 @@ class Lease:
         Errors   Refused if another process writes the run, or the store cannot be written
         """
         self.store = store
-        self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": _this_process()}
+        self.record: dict[str, Any] = {"owner": uuid.uuid4().hex, "renewed": 0, "process": []}
+        with contextlib.suppress(OSError):
+            self.record["process"] = _identify(os.getpid())
         self._end = threading.Event()
-        self._checked = -math.inf  # the time of the last check
         number = self._wait_for_owner() + 1
         self.name = f"{LEASE}/{number:06d}.json"
         if not store.create(self.name, self._content()):
@@ -95,10 +97,8 @@ class Lease:
 
     def _newest(self) -> tuple[int, bytes]:
         """Return the number and the content of the newest lease; 0 if there is none."""
-        numbers = [int(name[:-5]) for name in self.store.sizes(LEASE) if name.endswith(".json")]
-        if not numbers:
-            return 0, b""
-        return max(numbers), self.store.read(f"{LEASE}/{max(numbers):06d}.json") or b""
+        number = max((int(name[:-5]) for name in self.store.sizes(LEASE) if name.endswith(".json")), default=0)
+        return number, self.store.read(f"{LEASE}/{number:06d}.json") or b""
 
     def _wait_for_owner(self) -> int:
         """Return the number of the newest lease after its owner has ended.
@@ -106,24 +106,18 @@ class Lease:
         Errors   Refused if the owner is alive
         """
         number, content = self._newest()
-        if not number:
-            return 0
-        alive = _is_alive(content)
+        alive = _is_alive(content, self.record["process"]) if number else False
         if alive is None:
             warnings.warn(
                 f"{self.store.folder} has the lease of another process. It is watched for {WAIT:g} seconds; if it does "
                 "not change, this process continues the run.",
                 stacklevel=2,
             )
-            start = time.monotonic()
-            while time.monotonic() - start < WAIT:
+            latest, end = (number, content), time.monotonic() + WAIT
+            while latest == (number, content) and time.monotonic() < end:
                 time.sleep(min(1.0, WAIT / 4))
                 latest = self._newest()
-                if not latest[0]:
-                    return number  # it has just ended
-                if latest != (number, content):
-                    alive = True
-                    break
+            alive = latest not in ((number, content), (0, b""))  # without a lease, the owner has just ended
         if alive:
             raise _refusal(self.store.folder)
         return number
@@ -137,20 +131,15 @@ class Lease:
                 self.store.write(self.name, self._content())
 
     def _is_mine(self) -> bool:
-        start = _now()
         number, content = self._newest()
         owner = json.loads(content or b"{}").get("owner")
-        mine = f"{LEASE}/{number:06d}.json" == self.name and owner == self.record["owner"]
-        self._checked = start if mine else -math.inf
-        return mine
+        return f"{LEASE}/{number:06d}.json" == self.name and bool(owner == self.record["owner"])
 
     def check(self) -> None:
         """Check that no other process has taken over the run. Called before a shard and before the manifest.
 
         Errors   Refused
         """
-        if not self._end.is_set() and _now() - self._checked < RENEW:
-            return
         if not self._is_mine():
             self._end.set()
             raise Refused(
@@ -169,37 +158,24 @@ class Lease:
                 self.store.delete([self.name])
 
 
-def _now() -> float:
-    """Return a timer in seconds, which also runs while the machine is suspended."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)  # only on Linux
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+def _identify(pid: int) -> list[str]:
+    """Return what identifies a process: machine, its start, its space of processes, and the number and start of it.
 
-
-def _this_process() -> dict[str, Any]:
-    """Return what identifies this process on this machine; without `boot` (not Linux), other processes wait."""
-    process: dict[str, Any] = {"host": platform.node(), "pid": os.getpid()}
-    with contextlib.suppress(OSError, IndexError):
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        started = _started(os.getpid())
-        process |= {"boot": boot, "space": os.readlink("/proc/self/ns/pid"), "started": started}
-    return process
-
-
-def _started(pid: int) -> str:
-    """Return when a process was started, in ticks since the start of the machine; empty if it has ended."""
+    Errors   OSError if it has ended, and on other systems than Linux
+    """
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
+    started = "" if fields[0] in "ZX" else fields[19]
+    return [platform.node(), boot, os.readlink("/proc/self/ns/pid"), str(pid), started]
 
 
-def _is_alive(content: bytes) -> bool | None:
+def _is_alive(content: bytes, own: list[str]) -> bool | None:
     """Return whether the owner of a lease runs, or None if it is not known because it is on another machine."""
     try:
-        owner, own = json.loads(content)["process"], _this_process()
-        if "boot" not in own or any(owner.get(key) != own[key] for key in ("host", "boot", "space")):
-            return None
-        return _started(int(owner["pid"])) == owner["started"]
+        owner = json.loads(content)["process"]
+        return None if not own or owner[:3] != own[:3] else bool(owner == _identify(int(owner[3])))
     except (FileNotFoundError, ProcessLookupError):
         return False
     except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -211,8 +187,4 @@ def take_lock(store: Store) -> FileLock | Lease:
 
     Errors   Refused if another process writes there, or the store cannot be written
     """
-    if isinstance(store, LocalStore):
-        with refuse_disk_errors(store.folder):
-            store.fs.makedirs(store.path(WORK), exist_ok=True)
-        return FileLock(store)
-    return Lease(store)
+    return FileLock(store) if isinstance(store, LocalStore) else Lease(store)

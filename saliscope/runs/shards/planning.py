@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,9 +62,6 @@ class PlannedShard:
     number: int
     batches: list[list[Item]]
 
-    def __len__(self) -> int:
-        return sum(map(len, self.batches))
-
     @property
     def digest(self) -> str:
         """The hash of the paths and labels."""
@@ -75,21 +73,12 @@ def plan(partition: int, blocks: Iterable[list[Item]], shard: int, batch: int) -
 
     The images of a shard are sorted by path. A partition ends with a smaller shard.
     """
-    number, waiting = partition * PARTITION, list[Item]()
-    for block in blocks:
-        waiting += block
-        whole = len(waiting) // shard * shard
-        for start in range(0, whole, shard):
-            yield _shard(number, waiting[start : start + shard], batch)
-            number += 1
-        waiting = waiting[whole:]
-    if waiting:
-        yield _shard(number, waiting, batch)
-
-
-def _shard(number: int, items: list[Item], batch: int) -> PlannedShard:
-    items = sorted(items, key=lambda item: item.path)
-    return PlannedShard(number, [items[start : start + batch] for start in range(0, len(items), batch)])
+    images = itertools.chain.from_iterable(blocks)
+    for number in itertools.count(partition * PARTITION):
+        items = sorted(itertools.islice(images, shard), key=lambda item: item.path)
+        if not items:
+            return
+        yield PlannedShard(number, [items[start : start + batch] for start in range(0, len(items), batch)])
 
 
 @dataclass
@@ -145,45 +134,33 @@ class Finished:
 
 @dataclass(frozen=True)
 class Batch:
-    """An unfinished batch of a shard with a number of `batches`.
-
-    If all of them are finished, the shard only has to be written: the index is -1, and there are no images.
-    """
+    """An unfinished batch of a shard with a number of `batches`."""
 
     shard: int
     index: int
     items: list[Item]
     batches: int
-    finished: int = 0
-    """Images of the partition up to this shard that were finished before."""
 
     def result(self) -> dict[str, Any]:
         """Return the result of the batch without its rows."""
-        names = ("shard", "index", "batches", "finished")
-        return {name: getattr(self, name) for name in names} | {"count": len(self.items)}
+        return {"shard": self.shard, "index": self.index, "batches": self.batches, "count": len(self.items)}
 
 
-@dataclass(frozen=True)
-class End:
-    """The end of a partition: its number of shards, and its images in batches that were already finished."""
+def list_partition(
+    number: int, partition: Partition, settings: Settings, finished: Finished
+) -> Iterator[Batch | dict[str, Any]]:
+    """Yield the unfinished batches of a partition in order, and the results for which nothing has to be computed.
 
-    partition: int
-    shards: int
-    finished: int
-
-
-def list_partition(number: int, partition: Partition, settings: Settings, finished: Finished) -> Iterator[Batch | End]:
-    """Yield the unfinished batches of a partition in order, and its end.
+    These are shards whose batches are all finished, with the index -1, and the end of the partition with its shards.
 
     Errors   Refused if the source cannot be listed, or if it has changed since its batches were finished
     """
-    shards = done = 0
+    shards = range(number * PARTITION, number * PARTITION)
     for shard in plan(number, partition(), settings.shard, settings.batch_size):
         missing = finished.missing(shard)
-        done += len(shard) - sum(len(items) for _, items in missing)
         for index, items in missing:
-            yield Batch(shard.number, index, items, len(shard.batches), done)
+            yield Batch(shard.number, index, items, len(shard.batches))
         if not missing and shard.number not in finished.shards:
-            yield Batch(shard.number, -1, [], len(shard.batches), done)
-        shards += 1
-    yield End(number, shards, done)
+            yield Batch(shard.number, -1, [], len(shard.batches)).result()
+        shards = range(shards.start, shard.number + 1)
+    yield {"end": number, "shards": shards}

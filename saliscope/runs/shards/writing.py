@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,26 +21,18 @@ from pyarrow import parquet as pq
 
 from saliscope.errors import Refused
 from saliscope.runs.rows import SCHEMA
-from saliscope.runs.settings import FORMAT, Classes, check_format, differences
+from saliscope.runs.settings import FORMAT, Classes, check_format
 from saliscope.runs.shards.locks import LEASE, FileLock, Lease, take_lock
 from saliscope.runs.shards.planning import PARTITION, Finished, Stamp, digest_of
-from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, LocalStore, Store, open_store
+from saliscope.runs.stores import LOCK, MANIFEST, SETTINGS, WORK, Store, open_store
 
 COMMITS = f"{WORK}/commits"
-Counts = Mapping[str, Any]
-"""Counts of a shard: `counts` by name, and `labeled`, the number of images of each class."""
 
 
 def part_name(shard: int) -> str:
     """Return the name of the Parquet file of a shard; of a set of files, the name has the number of the file."""
     partition, number = divmod(shard, PARTITION)
     return f"part-{partition:06d}-{number:05d}.parquet" if partition else f"part-{number:05d}.parquet"
-
-
-def _shard_of(name: str) -> int | None:
-    """Return the number of the shard of a Parquet file, or None for other files."""
-    found = re.fullmatch(r"part-(?:(\d+)-)?(\d+)\.parquet", name)
-    return int(found[1] or 0) * PARTITION + int(found[2]) if found else None
 
 
 def batch_name(shard: int, batch: int) -> str:
@@ -71,8 +62,10 @@ class ShardFiles:
             writer.write_table(pa.Table.from_pylist(rows, schema))
         self.store.write(batch_name(shard, batch), sink.getvalue(), sync=False)
 
-    def merge(self, shard: int, batches: int) -> tuple[pa.Table, Stamp]:
-        """Merge the batches of a shard into its Parquet file, and return its rows and its stamp.
+    def close(self, shard: int, batches: int, classes: Classes) -> dict[str, Any]:
+        """Merge the batches of a shard into its Parquet file, write its commit, and return the commit.
+
+        It has the counts of the shard, the number of readable images of each class by label, and its hash.
 
         Errors   Refused if a batch is missing, if the disk is full, or the store cannot be written
         """
@@ -83,39 +76,24 @@ class ShardFiles:
                     f"A batch of {part_name(shard)} disappeared from {str(self.store.folder)!r} during the run. Run "
                     "the same command again, and check that nothing else deletes files there."
                 )
-            tables.append(ipc.open_file(pa.BufferReader(content)).read_all())
-            stamps.append(Stamp.read(tables[-1].schema.metadata))
-            tables[-1] = tables[-1].replace_schema_metadata(None)
-        table = pa.concat_tables(tables).combine_chunks()
+            table = ipc.open_file(pa.BufferReader(content)).read_all()
+            stamps.append(Stamp.read(table.schema.metadata))
+            tables.append(table.replace_schema_metadata(None))
+        rows = pa.concat_tables(tables).combine_chunks()
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
+        pq.write_table(rows, sink, compression="zstd")
         self.store.write(part_name(shard), sink.getvalue())
         labels = [label for stamp in stamps for label in stamp.labels]
-        return table, Stamp(digest_of(stamp.digest for stamp in stamps), labels)
-
-    def close(self, shard: int, batches: int, classes: Classes) -> dict[str, Any]:
-        """Write the Parquet file and the commit of a shard whose batches are all finished; return the commit.
-
-        It has the counts of the shard, the number of readable images of each class by label, and its hash.
-
-        Errors   as of `merge`
-        """
-        rows, stamp = self.merge(shard, batches)
-        labeled = Counter(classes.find(label) for label in stamp.labels)
+        labeled = Counter(classes.find(label) for label in labels)
         errors = rows.filter(rows["error"].is_valid())
         labeled.subtract(classes.find(label) for label in errors["label"].to_pylist())
         wrong = int(pc.sum(pc.invert(rows["correct"])).as_py() or 0)
-        counts = {"looked_at": len(stamp.labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
+        counts = {"looked_at": len(labels), "images": len(rows), "unreadable": len(errors), "wrong": wrong}
         known = {str(index): count for index, count in labeled.items() if index is not None and count}
-        commit = {"counts": counts, "labeled": known, "listing": stamp.digest}
+        commit = {"counts": counts, "labeled": known, "listing": digest_of(stamp.digest for stamp in stamps)}
         self.store.write(commit_name(shard), json.dumps(commit).encode())
         self.store.delete(batch_name(shard, batch) for batch in range(batches))
         return commit
-
-    def read_commit(self, shard: int) -> dict[str, Any] | None:
-        """Return the commit of a shard, or None if it does not exist."""
-        content = self.store.read(commit_name(shard))
-        return None if content is None else dict(json.loads(content))
 
 
 def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> bool:
@@ -134,10 +112,11 @@ def check_folder(store: Store, record: Mapping[str, Any], what: str = "run") -> 
         path = str(store.folder if not store.local else Path(store.folder) / SETTINGS)
         raise Refused(f"{path!r} is damaged. Delete the folder, or choose another folder.") from None
     check_format(old, store.folder, what)
-    if changed := differences(old, record):
+    if changed := [name for name in dict.fromkeys([*old, *record]) if old.get(name) != record.get(name)]:
+        texts = [f"{name}: {old.get(name)!r} in the folder, {record.get(name)!r} now" for name in changed]
         other = "contains an index with other settings:" if what == "index" else "contains a run with other settings:"
         raise Refused(
-            f"{str(store.folder)!r} {other} {'; '.join(changed)}. Choose another folder, or use the same settings."
+            f"{str(store.folder)!r} {other} {'; '.join(texts)}. Choose another folder, or use the same settings."
         )
     return store.read(MANIFEST) is not None
 
@@ -165,12 +144,13 @@ class Shards(ShardFiles):
         self.finished = Finished(str(self.folder))
         self.counts: Counter[str] = Counter()
         self.labeled: Counter[int] = Counter()
+        self.before = 0
+        """The number of images that were finished when the run was locked."""
         self.is_finished = check_folder(self.store, self.record)
         if not self.is_finished:
             self.acquire()
         else:
-            with contextlib.suppress(Refused):  # a kill may have left temporary files; the folder may be read-only
-                self.delete_work()
+            self.delete_work()  # a kill may have left temporary files
 
     def acquire(self) -> None:
         """Lock the run, and find its finished batches and shards. Does nothing if this process has the lock.
@@ -185,7 +165,7 @@ class Shards(ShardFiles):
             if not self.is_finished:
                 if self.store.read(SETTINGS) is None:
                     self.store.write(SETTINGS, json.dumps(self.record, indent=1).encode())
-                self._find_commits(self._find_parts())
+                self._find_commits()
                 self._find_batches()
         except BaseException:
             self.release()
@@ -203,68 +183,43 @@ class Shards(ShardFiles):
     def __exit__(self, *error: object) -> None:
         self.release()
 
-    def _find_parts(self) -> set[int]:
-        """Return the shards whose Parquet file exists; damaged files of a local folder are deleted."""
-        complete = set()
-        for name in self.store.sizes():
-            if (number := _shard_of(name)) is not None:
-                try:
-                    if isinstance(self.store, LocalStore):
-                        pq.read_metadata(self.store.path(name))
-                except (OSError, pa.ArrowException):  # empty or truncated after a power failure
-                    self.store.delete([name])
-                else:
-                    complete.add(number)
-        return complete
-
-    def _find_commits(self, complete: set[int]) -> None:
-        self.finished.shards, self.counts, self.labeled = {}, Counter(), Counter()
+    def _find_commits(self) -> None:
+        """Find the shards with a commit; delete commits of shards that are gone, or empty after a power failure."""
+        complete = {name for name, size in self.store.sizes().items() if size > 0}
+        self.finished, self.counts, self.labeled = Finished(str(self.folder)), Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
             for name, content in zip(some, self.store.read_all(some), strict=True):
                 try:
                     shard = int(name.rpartition("/")[2][:-5])
-                    if shard not in complete:
+                    if part_name(shard) not in complete:
                         raise ValueError("its file was deleted, or is damaged")
                     self.add_shard(shard, json.loads(content or b""))
                 except (ValueError, KeyError, TypeError):  # truncated by a power failure
                     self.store.delete([name])
 
     def _find_batches(self) -> None:
-        self.finished.batches.clear()
-        damaged = []
-        for name, size in self.store.sizes(WORK).items():
-            if name.endswith(".arrow") and size >= 0:
-                shard, _, batch = name[:-6].partition("-")
-                digest = None if int(shard) in self.finished.shards else self._batch_digest(f"{WORK}/{name}", size)
-                if digest is None:
-                    damaged.append(f"{WORK}/{name}")
-                else:
-                    self.finished.batches.setdefault(int(shard), {})[int(batch)] = digest
-        self.store.delete(damaged)
+        """Find the batches of other shards that are complete; a power failure, or an unusual store, may cut them."""
+        self.before = self.counts["looked_at"]
+        for name in self.store.sizes(WORK):
+            shard, _, batch = name.removesuffix(".arrow").partition("-")
+            if not name.endswith(".arrow") or int(shard) in self.finished.shards:
+                continue
+            with contextlib.suppress(pa.ArrowException, KeyError, ValueError, TypeError):
+                content = self.store.read(f"{WORK}/{name}") or b""
+                stamp = Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata)
+                self.finished.batches.setdefault(int(shard), {})[int(batch)] = stamp.digest
+                self.before += len(stamp.labels)
 
-    def _batch_digest(self, name: str, size: int) -> str | None:
-        """Return the hash of the images of a batch, or None if it is not complete.
-
-        A power failure, or a store that is not an object store, may cut it.
-        """
-        content = self.store.read(name)
-        if content is None or len(content) != size:
-            return None
-        try:
-            return Stamp.read(ipc.open_file(pa.BufferReader(content)).schema.metadata).digest
-        except (pa.ArrowException, KeyError, ValueError, TypeError):
-            return None
-
-    def add_shard(self, shard: int, counts: Counts) -> None:
+    def add_shard(self, shard: int, commit: Mapping[str, Any]) -> None:
         """Note that a shard was committed, by this process or by a worker.
 
-        Errors   KeyError, ValueError or TypeError for counts that are not those of a commit
+        Errors   KeyError, ValueError or TypeError if it is not a commit
         """
         if shard not in self.finished.shards:
-            digest, labeled = str(counts["listing"]), {int(index): n for index, n in counts["labeled"].items()}
-            self.counts.update(counts["counts"])
+            digest, labeled = str(commit["listing"]), {int(index): n for index, n in commit["labeled"].items()}
+            self.counts.update(commit["counts"])
             self.labeled.update(labeled)
             self.finished.shards[shard] = digest
         self.finished.batches.pop(shard, None)
@@ -285,22 +240,14 @@ class Shards(ShardFiles):
         self.check_lock()
         parts = [part_name(shard) for shard in shards]
         text = json.dumps({"settings": self.record, **manifest, "parts": parts}, indent=1)
-        self._delete_unlisted(parts)
+        found = [name for name in self.store.sizes() if name.startswith((".part-", "part-"))]
+        self.store.delete(set(found).difference(parts))  # a reader of `*.parquet` would find them
         self.store.write(MANIFEST, text.encode())
         self.is_finished = True
         self.delete_work()
 
-    def _delete_unlisted(self, parts: list[str]) -> None:
-        """Delete shards that are not part of the run, which a reader of `*.parquet` would find."""
-        known = set(parts)
-        found = [name for name in self.store.sizes() if name.startswith((".part-", "part-"))]
-        self.store.delete(name for name in found if name not in known)
-
     def delete_work(self) -> None:
-        """Delete the temporary files of a finished run, but not its lease."""
-        if self.store.local:
-            self.store.delete([WORK])
-            return
-        names = [f"{WORK}/{name}" for name in self.store.sizes(WORK)]
-        if others := [name for name in names if name != LEASE]:
-            self.store.delete(others)
+        """Delete the temporary files of a finished run, but not its lease. The folder may be read-only."""
+        with contextlib.suppress(Refused):
+            names = [f"{WORK}/{name}" for name in self.store.sizes(WORK)]
+            self.store.delete([WORK] if self.store.local else [name for name in names if name != LEASE])

@@ -16,7 +16,7 @@ from functools import partial
 
 from saliscope.errors import Refused
 from saliscope.runs.formats import plural
-from saliscope.runs.items import WHOLE, Item, Listing, is_local
+from saliscope.runs.items import WHOLE, Item, Listing
 from saliscope.runs.sources import lists, tables, tars
 from saliscope.runs.sources.location import Location, is_image, open_location, suffix
 
@@ -46,60 +46,38 @@ def list_items(source: str | os.PathLike[str], limit: int | None = None) -> List
         raise Refused(f"Invalid limit {limit}. Use 1 or more, or no limit for all images.")
     location = open_location(os.fspath(source))
     listing = _list_file(location, location.name) if location.is_file else _list_folder(location)
-    return _known_if_small(listing).first(limit)
-
-
-def _known_if_small(listing: Listing) -> Listing:
-    """Return the listing with all images in one sorted list, if there are at most `WHOLE`."""
-    items = listing.known
-    if items is None:
-        if len(listing.partitions) > 1:
-            return listing
-        items = list(itertools.islice(listing, WHOLE + 1))
-        if len(items) > WHOLE:
-            return listing
-    return Listing.of(_sorted(items), listing.kind)
+    return listing.first(limit)
 
 
 def _list_file(location: Location, name: str) -> Listing:
     """List the images in a single file. Its kind is detected from its first bytes; its name only matters for text."""
     start = location.start(name)
-    kind, packed = file_kind(location, start), tars.compression(start)
-    if kind == "table":
-        return list_set("huggingface", location, [name])
-    if kind == "tar":
-        return Listing.of(with_folder_labels(tars.members(location, name)), "tar")
-    if kind == "image":
-        return Listing.of([Item(name, None, location.url(name))], "folder")
-    if kind == "list":
-        return Listing((partial(lists.blocks, location, name),), kind)
-    if packed:
+    if tables.is_table(start):
+        return list_set("huggingface" if tables.has_images(location, name) else "list", location, [name])
+    if tars.is_tar(start):
+        items = tars.members(location, name)
+        return Listing.of(_sorted(_label_members(items, _label_depth([items], {}), {})), "tar")
+    if packed := tars.compression(start):
         raise Refused(
             f"{location.source} is compressed ({packed[0]}), so its images cannot be read one by one. "
             f"Unpack it ({packed[1].replace('FILE', location.name)}), and pass the tar or folder."
         )
+    if is_image(name):
+        return Listing.of([Item(name, None, location.url(name))], "folder")
+    if start and (suffix(name) in lists.SUFFIXES or lists.is_text(start)):
+        return list_set("list", location, [name])
     raise Refused(f"{location.source} is {'not a supported' if start else 'an empty'} file. {SUPPORTED}")
-
-
-def file_kind(location: Location, start: bytes) -> str | None:
-    """Return the kind of a single file that starts with these bytes, or None if it is not supported."""
-    if tables.is_table(start):
-        return "table" if tables.has_images(location, location.name) else "list"
-    if tars.is_tar(start):
-        return "tar"
-    if tars.compression(start):
-        return None
-    if is_image(location.name):
-        return "image"
-    return "list" if start and (suffix(location.name) in lists.SUFFIXES or lists.is_text(start)) else None
 
 
 def _list_images(location: Location, depth: int | None) -> Iterator[list[Item]]:
     """Yield the images in a folder; `depth` is that of the folder that is the label."""
     images = (name for name in location.walk() if is_image(name))
     while names := list(itertools.islice(images, WHOLE)):
-        texts = map(location.to_text, names)
-        yield [Item(text, label_in(text, depth), location.url(name)) for text, name in zip(texts, names, strict=True)]
+        yield _images(location, names, depth)
+
+
+def _images(location: Location, names: Iterable[str], depth: int | None) -> list[Item]:
+    return [Item(text := location.to_text(name), label_in(text, depth), location.url(name)) for name in names]
 
 
 def _list_folder(location: Location) -> Listing:
@@ -113,9 +91,8 @@ def _list_folder(location: Location) -> Listing:
         table_names = tables.with_images(location, names)
     if table_names:
         return list_set("huggingface", location, table_names)
-    images = [name for name in names if is_image(name)]
-    if images:
-        return _small_folder(location, names, images)
+    if any(map(is_image, names)):
+        return _small_folder(location, names)
     archives = [name for name in names if suffix(name) == ".tar"]
     if archives:
         return list_set("tar", location, archives)
@@ -133,15 +110,14 @@ def _relevant(location: Location) -> Iterator[str]:
     )
 
 
-def _small_folder(location: Location, names: list[str], images: list[str]) -> Listing:
+def _small_folder(location: Location, names: list[str]) -> Listing:
     """List a folder at once."""
-    if listed := _list_metadata(location, names):
-        others = [name for name in images if location.to_text(name) not in listed]
-        labels: dict[str, str] = {}
-    else:
-        others, labels = images, folder_labels(list(map(location.to_text, images)))
-    items = [Item(text := location.to_text(name), labels.get(text), location.url(name)) for name in others]
-    return Listing.of([*listed.values(), *items], "huggingface" if listed else "folder")
+    listed = _list_metadata(location, names)
+    images = [name for name in names if is_image(name)]
+    others = [name for name in images if location.to_text(name) not in listed]
+    depth = None if listed else label_depth(_folder(location.to_text(name)) for name in images)
+    items = [*listed.values(), *_images(location, others, depth)]
+    return Listing.of(_sorted(items), "huggingface" if listed else "folder")
 
 
 def _large_folder(location: Location) -> Listing:
@@ -150,7 +126,7 @@ def _large_folder(location: Location) -> Listing:
     if any(posixpath.basename(name) in METADATA for name in above):
         names = list(_relevant(location))
         if _list_metadata(location, names):
-            return _small_folder(location, names, list(filter(is_image, names)))
+            return _small_folder(location, names)
     return Listing((partial(_list_images, location, depth),), "folder")
 
 
@@ -161,19 +137,14 @@ def _list_metadata(location: Location, names: list[str]) -> dict[str, Item]:
     """
     images: dict[str, Item] = {}
     for name in names:
-        folder, _, file = name.rpartition("/")
-        if file not in METADATA or not _has_file_names(location, name):
-            continue
-        inner = Location(location.url(name), location.fs, location.path(folder).rstrip("/"), file)
-        for item in itertools.chain.from_iterable(lists.blocks(inner, file)):
-            path = posixpath.normpath(posixpath.join(folder, item.path))
-            images[path] = replace(item, path=path)
+        if posixpath.basename(name) in METADATA and _has_file_names(location, name):
+            images |= {item.path: item for block in lists.blocks(location, name) for item in block}
     return images if any(item.label is not None for item in images.values()) else {}
 
 
 def _has_file_names(location: Location, name: str) -> bool:
     if suffix(name) == ".parquet":
-        return FILE in tables.columns(location, name)
+        return FILE in tables.read_schema(location, name).names
     return FILE.encode() in location.start(name)
 
 
@@ -195,21 +166,22 @@ def list_set(kind: str, location: Location, names: Sequence[str]) -> Listing:
     Args     kind: "tar", "huggingface" (tables) or "list"
     Errors   Refused for files that cannot be read, that differ, or that have no images
     """
-    if len(names) <= FILES and location.size(names) <= BYTES:
+    starts = _starts(location, names)
+    if len(names) == 1 or (len(names) <= FILES and location.size(names) <= BYTES):
         found = list(itertools.islice(_items_of(kind, location, names), WHOLE + 1))
         if len(found) <= WHOLE:
             if kind == "tar":
-                found = with_folder_labels(found, _inner_paths(location, names, found))
+                found = _label_members(found, _label_depth([found], starts), starts)
             return Listing.of(_once(location, found), kind)
-    depth = _label_depth(location, names) if kind == "tar" else None
+    depth = None
+    if kind == "tar":
+        depth = _label_depth((list(_items_of(kind, location, [name])) for name in names[:FIRST]), starts)
     parts = tuple(partial(_list_part, kind, location, name, names[0], depth) for name in names)
     return Listing(parts, kind)
 
 
 def _items_of(kind: str, location: Location, names: Sequence[str]) -> Iterator[Item]:
-    for name in names:
-        for block in _list_part(kind, location, name, names[0]):
-            yield from block
+    return (item for name in names for block in _list_part(kind, location, name, names[0]) for item in block)
 
 
 def _list_part(kind: str, location: Location, name: str, first: str, depth: int | None = None) -> Iterator[list[Item]]:
@@ -219,17 +191,10 @@ def _list_part(kind: str, location: Location, name: str, first: str, depth: int 
              depth: which folder inside of a tar is the label
     """
     if kind == "list":
-        folder, _, own = name.rpartition("/")
-        inner = Location(location.source, location.fs, location.path(folder).rstrip("/"), own)
-        for block in lists.blocks(inner, own):
-            paths = (posixpath.normpath(posixpath.join(folder, i.path)) if is_local(i.path) else i.path for i in block)
-            yield _sorted(replace(item, path=path) for item, path in zip(block, paths, strict=True))
+        yield from lists.blocks(location, name)
     elif kind == "tar":
         items = tars.members(location, name, prefix=name + "/")
-        if depth is not None:
-            start = len(location.to_text(name)) + 1
-            items = [replace(item, label=label_in(item.path[start:], depth)) for item in items]
-        yield _sorted(items)
+        yield _sorted(_label_members(items, depth, _starts(location, [name])))
     else:
         yield tables.list_images(location, name, first)
 
@@ -252,26 +217,6 @@ def _once(location: Location, items: list[Item]) -> list[Item]:
     return [found[path] for path in sorted(found)]
 
 
-def _inner_paths(location: Location, names: Sequence[str], items: list[Item]) -> dict[str, str]:
-    """Return the paths of the images inside of their tars."""
-    starts = {location.url(name): len(location.to_text(name)) + 1 for name in names}
-    return {item.path: item.path[starts[item.url] :] for item in items}
-
-
-def _label_depth(location: Location, names: Sequence[str]) -> int | None:
-    """Return which folder inside of the tars is the label, as the first tars show; None if they have label files."""
-    folders: set[str] = set()
-    for name in names[:FIRST]:
-        items = list(_items_of("tar", location, [name]))
-        if any(item.label is not None for item in items):
-            return None
-        folders |= {path.rpartition("/")[0] for path in _inner_paths(location, [name], items).values()}
-        depth = label_depth(folders)
-        if depth is not None:
-            return depth
-    return None
-
-
 SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
 
 
@@ -280,13 +225,13 @@ def folder_labels(paths: list[str]) -> dict[str, str]:
 
     Returns  an empty dictionary if an image is not in a folder, or if all images are in the same one
     """
-    depth = label_depth({path.rpartition("/")[0] for path in paths})
+    depth = label_depth(map(_folder, paths))
     return {} if depth is None else {path: path.split("/")[depth] for path in paths}
 
 
 def label_depth(folders: Iterable[str]) -> int | None:
     """Return the index of the folder that is the label, for images in these folders; None if there are no labels."""
-    parts = [folder.split("/") if folder else [] for folder in folders]
+    parts = [folder.split("/") if folder else [] for folder in set(folders)]
     depth = 0
     while parts and all(len(own) > depth for own in parts):
         first = {own[depth] for own in parts}
@@ -308,12 +253,12 @@ def find_label_depth(location: Location) -> tuple[int | None, list[str]]:
     """
     level, depth, above = [""], 0, list[str]()
     while level:
-        found = [location.entries(folder) for folder in level]
-        files = [name for names, _ in found for name in names]
+        found = [name for folder in level for name in location.entries(folder)]
+        files = [name for name in found if name[-1] != "/"]
+        folders = [name for name in found if name[-1] == "/"]
         above += files
         if any(map(is_image, files)):
             return None, above
-        folders = [folder for _, names in found for folder in names]
         with_images: list[str] = []
         # Splits last: two folders with images decide, if one of them is not a split.
         for folder in sorted(folders, key=lambda name: _last(name).lower() in SPLITS):
@@ -329,16 +274,37 @@ def _last(folder: str) -> str:
     return folder.rstrip("/").rpartition("/")[2]
 
 
-def with_folder_labels(items: Iterable[Item], inside: Mapping[str, str] | None = None) -> list[Item]:
-    """Return the members of tars, labeled by their folder if none has a label file; `inside` maps to paths in tars."""
-    items = list(items)
-    if any(item.label is not None for item in items):
+def _starts(location: Location, names: Sequence[str]) -> dict[str, int]:
+    """Return where the path inside of a tar starts in the path of an image, for each tar of a set."""
+    return {location.url(name): len(location.to_text(name)) + 1 for name in names}
+
+
+def _inside(item: Item, starts: Mapping[str, int]) -> str:
+    return item.path[starts.get(item.url, 0) :].lstrip("/")
+
+
+def _label_depth(parts: Iterable[list[Item]], starts: Mapping[str, int]) -> int | None:
+    """Return which folder inside of tars is the label, as the first tars show; None if they have label files."""
+    folders: set[str] = set()
+    for items in parts:
+        if any(item.label is not None for item in items):
+            return None
+        folders |= {_folder(_inside(item, starts)) for item in items}
+        depth = label_depth(folders)
+        if depth is not None:
+            return depth
+    return None
+
+
+def _label_members(items: list[Item], depth: int | None, starts: Mapping[str, int]) -> list[Item]:
+    """Return the images in tars, labeled by the folder at this depth; as they are if it is None."""
+    if depth is None:
         return items
-    inner = {item.path: (inside or {}).get(item.path, item.path).removeprefix("./").lstrip("/") for item in items}
-    labels = folder_labels(list(inner.values()))
-    if not labels:
-        return items
-    return [Item(i.path, labels[inner[i.path]], i.url, i.offset, i.size) for i in items]
+    return [replace(item, label=label_in(_inside(item, starts), depth)) for item in items]
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def label_in(path: str, depth: int | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import IO, Any
 from saliscope import install
 from saliscope.errors import Refused
 from saliscope.runs.formats import shorten
-from saliscope.runs.items import file_system, is_local, refuse_errors
+from saliscope.runs.items import file_system, is_local, list_folder, refuse_errors
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"}
 """Suffixes of the supported formats."""
@@ -89,22 +89,34 @@ class Location:
     def walk(self, inside: str = "") -> Iterator[str]:
         """Yield all files below the root or one of its folders, except hidden ones, relative to the root and sorted.
 
-        Only one folder of each level is in memory. Links are followed.
+        Only a few folders of each level are in memory. Links are followed.
         """
         if self.matches is not None:
             yield from (name for name in self.matches if name.startswith(inside))
             return
-        with refuse_errors(self.source):
-            yield from walk_local(self.root, inside) if self.local else walk_store(self.fs, self.root, inside)
+        with ThreadPoolExecutor(AHEAD) as pool:
+            yield from self._walk(self.entries(inside), pool)
 
-    def entries(self, inside: str = "") -> tuple[list[str], list[str]]:
-        """Return the files directly in a folder, and its folders, except hidden ones, relative to the root and sorted.
+    def _walk(self, names: list[str], pool: ThreadPoolExecutor) -> Iterator[str]:
+        """Yield the files among these names and below these folders; the next folders are listed while one is read."""
+        folders = iter([name for name in names if name[-1] == "/"])
+        waiting: deque[Future[list[str]]] = deque()
+        for name in names:
+            if name[-1] != "/":
+                yield name
+                continue
+            while len(waiting) < AHEAD and (folder := next(folders, None)) is not None:
+                waiting.append(pool.submit(self.entries, folder))
+            yield from self._walk(waiting.popleft().result(), pool)
 
-        The names of folders end with a slash.
+    def entries(self, inside: str) -> list[str]:
+        """Return the files and folders directly in a folder, except hidden ones, relative to the root and sorted.
+
+        Folders end with a slash.
         """
         with refuse_errors(self.source):
-            found = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
-        return [name for name in found if name[-1] != "/"], [name for name in found if name[-1] == "/"]
+            names = list_local(self.root, inside) if self.local else list_store(self.fs, self.root, inside)
+            return sorted(names, key=self.to_text)
 
     @staticmethod
     def to_text(name: str) -> str:
@@ -132,10 +144,9 @@ def open_location(source: str) -> Location:
         if fs.isdir(root):
             return Location(source, fs, root)
         if glob.has_magic(source) and (matches := [str(path) for path in fs.glob(root) if fs.isfile(path)]):
-            folder = posixpath.commonpath([posixpath.dirname(path) for path in matches])
-            return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in matches))
+            return _file_set(source, fs, matches)
         if "{" in source and not glob.has_magic(source):
-            return _shard_set(source, fs, root)
+            return _file_set(source, fs, _expand_braces(source, fs, root))
         if not is_local(source):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 fs.ls(root)  # `isfile` and `isdir` of fsspec hide why a store cannot be read
@@ -147,7 +158,12 @@ def open_location(source: str) -> Location:
     )
 
 
-def _shard_set(source: str, fs: Any, root: str) -> Location:
+def _file_set(source: str, fs: Any, paths: list[str]) -> Location:
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
+
+
+def _expand_braces(source: str, fs: Any, root: str) -> list[str]:
     """Return the files that a pattern such as `train-{0000..1023}.tar` names.
 
     Errors   Refused for files that do not exist, because a set without them would look complete
@@ -159,18 +175,14 @@ def _shard_set(source: str, fs: Any, root: str) -> Location:
             f"{source} needs the package braceexpand, which is not installed. {install.hint('data')}."
         ) from None
     try:
-        paths = list(dict.fromkeys(braceexpand(root)))
+        paths: list[str] = list(dict.fromkeys(braceexpand(root)))
     except ValueError:  # UnbalancedBracesError, which its types lack
         raise Refused(f"The braces in {source} are not balanced. Example: train-{{0000..1023}}.tar.") from None
-    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
     missing = [path for path in paths if not fs.isfile(path)]
     if missing:
         names = shorten(missing, 3)
         raise Refused(f"{len(missing)} of the {len(paths)} files in {source} do not exist: {names}. Check the numbers.")
-    return Location(source, fs, folder, matches=tuple(posixpath.relpath(path, folder) for path in paths))
-
-
-# Files are walked in the order of their paths, with only one folder of each level in memory.
+    return paths
 
 
 def is_hidden(name: str) -> bool:
@@ -178,63 +190,26 @@ def is_hidden(name: str) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
 
 
-def list_local(root: str, inside: str = "") -> list[str]:
-    """Return the files and folders directly in a folder, relative to the root and sorted; folders end with a slash."""
-    names = []
+def list_local(root: str, inside: str) -> Iterator[str]:
+    """Yield the files and folders directly in a folder, except links to a folder above, which would be endless."""
+    parts = inside.split("/")
+    above = {os.path.realpath(os.path.join(root, *parts[:depth])) for depth in range(len(parts))}
     with os.scandir(os.path.join(root, inside)) as entries:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
             if entry.is_dir():
-                names.append(f"{inside}{entry.name}/")
+                if not entry.is_symlink() or os.path.realpath(entry.path) not in above:
+                    yield f"{inside}{entry.name}/"
             elif entry.is_file() or not os.path.exists(entry.path):  # a link to a missing file cannot be read
-                names.append(inside + entry.name)
-    return sorted(names, key=Location.to_text)
+                yield inside + entry.name
 
 
-def walk_local(root: str, inside: str = "", above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
-    """Yield the files below a folder. Unlike in fsspec, a link to a parent folder does not cause an endless loop."""
-    status = os.stat(os.path.join(root, inside))
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        return
-    for name in list_local(root, inside):
-        if name[-1] == "/":
-            yield from walk_local(root, name, (*above, here))
-        else:
-            yield name
-
-
-def list_store(fs: Any, root: str, inside: str = "") -> list[str]:
-    """Return the files and folders directly in a folder of a store, as `list_local`."""
+def list_store(fs: Any, root: str, inside: str) -> Iterator[str]:
+    """Yield the files and folders directly in a folder of a store, as `list_local`."""
     root = root.rstrip("/")
     folder = f"{root}/{inside}".rstrip("/") if inside and root else inside.rstrip("/") or root
-    names = []
-    for entry in fs.ls(folder, detail=True):
-        path = str(entry["name"])
-        inner = path.strip("/")[len(root.strip("/")) :].strip("/")
-        if not inner or inner == inside.strip("/") or is_hidden(inner.rpartition("/")[2]):
-            continue
-        names.append(inner + "/" * (entry["type"] == "directory"))
-    cache = getattr(fs, "dircache", None)
-    if cache is not None:
-        cache.pop(folder, None)  # it would keep all names of the store
-    return sorted(names, key=Location.to_text)
-
-
-def walk_store(fs: Any, root: str, inside: str = "") -> Iterator[str]:
-    """Yield the files below a folder of a store; the next folders are listed while one is read."""
-    with ThreadPoolExecutor(AHEAD) as pool:
-        yield from _walk(fs, root, list_store(fs, root, inside), pool)
-
-
-def _walk(fs: Any, root: str, names: list[str], pool: ThreadPoolExecutor) -> Iterator[str]:
-    folders = iter([name for name in names if name[-1] == "/"])
-    waiting: deque[Future[list[str]]] = deque()
-    for name in names:
-        if name[-1] != "/":
-            yield name
-            continue
-        while len(waiting) < AHEAD and (folder := next(folders, None)) is not None:
-            waiting.append(pool.submit(list_store, fs, root, folder))
-        yield from _walk(fs, root, waiting.popleft().result(), pool)
+    for name, size in list_folder(fs, folder).items():
+        if not is_hidden(name):
+            yield f"{inside}{name}{'/' if size < 0 else ''}"
+    fs.dircache.pop(folder, None)  # it would keep all names of the store

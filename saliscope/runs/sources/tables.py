@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,12 +24,7 @@ def is_table(start: bytes) -> bool:
 
 def has_images(location: Location, name: str) -> bool:
     """Return whether a table has a column of images."""
-    return image_column(_schema(location, name)) is not None
-
-
-def columns(location: Location, name: str) -> list[str]:
-    """Return the names of the columns of a table."""
-    return list(_schema(location, name).names)
+    return image_column(read_schema(location, name)) is not None
 
 
 def with_images(location: Location, names: list[str]) -> list[str]:
@@ -40,18 +34,17 @@ def with_images(location: Location, names: list[str]) -> list[str]:
 
     Errors   Refused for a damaged table, unless there are image files
     """
-    tables, folders, image_files = list[str](), dict[str, bool](), any(map(is_image, names))
+    tables, folders, image_files = list[str](), set[str](), any(map(is_image, names))
     for name in names:
         if suffix(name) in SUFFIXES and not posixpath.basename(name).startswith("cache-"):
             folder = posixpath.dirname(name)
-            if not folders.get(folder):
-                try:
-                    folders[folder] = has_images(location, name)
-                except Refused:
-                    if not image_files:
-                        raise
-            if folders.get(folder):
-                tables.append(name)
+            try:
+                if folder in folders or has_images(location, name):
+                    folders.add(folder)
+                    tables.append(name)
+            except Refused:
+                if not image_files:
+                    raise
     return tables
 
 
@@ -61,9 +54,9 @@ def list_images(location: Location, name: str, first: str) -> list[Item]:
     Args     first: the first table of the set, whose columns and class names all tables need
     Errors   Refused for different columns or class names, and for damaged tables
     """
-    schema = _schema(location, name)
+    schema = read_schema(location, name)
     if name != first:
-        _check_same(location, (name, schema), (first, _schema(location, first)))
+        _check_same(location, (name, schema), (first, read_schema(location, first)))
     url, text = location.url(name), location.to_text(name)
     return [Item(f"{text}#{row:08d}", label, url, row=row) for row, label in enumerate(_labels(location, name, schema))]
 
@@ -94,10 +87,8 @@ def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None
     if suffix(name) == ".arrow":
         table = arrow_table(location.url(name))
     else:
-        with location.open(name) as file, pq.ParquetFile(file) as parquet:
-            if column is None:
-                return [None] * parquet.metadata.num_rows
-            table = parquet.read(columns=[column])
+        with location.open(name) as file:
+            table = pq.read_table(file, columns=[column] if column else [])
     if column is None:
         return [None] * len(table)
     return [_to_label(value, declared) for value in table[column].to_pylist()]
@@ -105,7 +96,10 @@ def _labels(location: Location, name: str, schema: pa.Schema) -> list[str | None
 
 def _label_column(schema: pa.Schema) -> tuple[str | None, list[str] | None]:
     """Return the column of labels, by name or because it is the only ClassLabel column, and its class names."""
-    features = _features(schema)
+    try:
+        features = dict(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
+    except (KeyError, TypeError, ValueError):
+        features = {}
     declared = {
         name: [str(label) for label in feature["names"]]
         for name, feature in features.items()
@@ -117,13 +111,6 @@ def _label_column(schema: pa.Schema) -> tuple[str | None, list[str] | None]:
     return column, declared.get(column) if column else None
 
 
-def _features(schema: pa.Schema) -> dict[str, Any]:
-    try:
-        return dict(json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"])
-    except (KeyError, TypeError, ValueError):
-        return {}
-
-
 def _to_label(value: object, classes: list[str] | None) -> str | None:
     """Return a label as text; -1 is a missing label in Hugging Face datasets."""
     if value is None or (classes is not None and value == -1):
@@ -133,7 +120,11 @@ def _to_label(value: object, classes: list[str] | None) -> str | None:
     return str(value)
 
 
-def _schema(location: Location, name: str) -> pa.Schema:
+def read_schema(location: Location, name: str) -> pa.Schema:
+    """Return the columns of a table.
+
+    Errors   Refused for a damaged table
+    """
     try:
         if suffix(name) == ".arrow":
             return arrow_table(location.url(name)).schema

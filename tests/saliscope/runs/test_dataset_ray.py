@@ -18,7 +18,7 @@ from saliscope.runs.explaining import Explainer
 from saliscope.runs.ray_engine import Workers, running, stages
 from saliscope.runs.ray_engine.stages import picklable
 from saliscope.runs.settings import Settings
-from saliscope.runs.shards.planning import Batch, End, Finished, Stamp, list_partition
+from saliscope.runs.shards.planning import Batch, Finished, Stamp, list_partition
 from saliscope.runs.shards.writing import ShardFiles
 from saliscope.runs.stores import open_store
 from saliscope.zoo.model import Model
@@ -49,7 +49,7 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
         for batch in change([each for each in found if isinstance(each, Batch)]):
             result = batch.result() | {"closes": False, "stamp": Stamp.of(batch.items), "errors": 0}
             yield result | {"rows": explain(reader[batch.items])}
-        yield from ({"end": each} for each in found if isinstance(each, End))
+        yield from (each for each in found if not isinstance(each, Batch))
 
     return send
 
@@ -81,7 +81,7 @@ def test_workers_write_the_shards(out, source, model, expected, tmp_path, preten
 
     pretended(send)
     monkeypatch.setattr(shards.Shards, "write_batch", None)
-    monkeypatch.setattr(shards.Shards, "merge", None)
+    monkeypatch.setattr(shards.Shards, "close", None)
     summary = ray_engine.run(job, decode=open_image)
     assert rows(job.shards.folder) == rows(expected) and summary.new == COUNT
     assert summary.counts == shards.read_manifest(expected)["counts"]
