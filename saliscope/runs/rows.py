@@ -248,6 +248,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         for name, kind in {"parts": list, "settings": dict, "weights_sha256": str}.items():
             if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
                 raise ValueError(f"{MANIFEST} has no {name}")
+        if not all(isinstance(part, str) for part in manifest["parts"]):
+            raise ValueError(f"the parts in {MANIFEST} are not names of files")
     except ValueError as error:
         raise Refused(damaged(folder, error)) from None
     check_format(manifest["settings"], folder)

@@ -184,8 +184,8 @@ class Shards(ShardFiles):
         self.release()
 
     def _find_commits(self) -> None:
-        """Find the shards with a commit; delete commits of shards that are gone, or empty after a power failure."""
-        complete = {name for name, size in self.store.sizes().items() if size > 0}
+        """Find the shards with a commit; delete commits of shards that are gone or damaged."""
+        complete = {name for name in self.store.sizes() if self._is_whole(name)}
         self.finished, self.counts, self.labeled = Finished(str(self.folder)), Counter(), Counter()
         names = [f"{COMMITS}/{name}" for name in self.store.sizes(COMMITS) if name.endswith(".json")]
         for start in range(0, len(names), 1000):
@@ -198,6 +198,15 @@ class Shards(ShardFiles):
                     self.add_shard(shard, json.loads(content or b""))
                 except (ValueError, KeyError, TypeError):  # truncated by a power failure
                     self.store.delete([name])
+
+    def _is_whole(self, part: str) -> bool:
+        """Return whether a shard in a local folder is complete: a power failure, or a copy, may have cut it."""
+        if self.store.local:
+            try:
+                pq.read_metadata(self.store.path(part))
+            except (OSError, pa.ArrowException):
+                return False
+        return True
 
     def _find_batches(self) -> None:
         """Find the batches of other shards that are complete; a power failure, or an unusual store, may cut them."""
