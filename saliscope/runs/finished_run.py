@@ -13,7 +13,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
 from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.items import Item, is_local, read
-from saliscope.runs.results import EvaluationResult
+from saliscope.runs.results import EvaluationResult, Progress
 from saliscope.runs.rows import RunData, map_of
 from saliscope.runs.run import load
 from saliscope.runs.settings import Settings
@@ -47,18 +47,15 @@ class RowIndex:
 
     def __init__(self, data: RunData, column: str) -> None:
         self._data, self._column = data, column
-        parts = [
-            np.fromiter(map(hash, table[column].to_pylist()), np.int64, len(table))
-            for _, table in data.batches([column])
-        ]
-        self._values = np.concatenate([np.zeros(0, np.int64), *parts])
+        values = (value for _, table in data.batches([column]) for value in table[column].to_pylist())
+        self._hashes = np.fromiter(map(hash, values), np.int64, len(data))
 
-    def find(self, value: str, wanted: str) -> str | None:
+    def find(self, value: str, wanted: str) -> Any:
         """Return another column of the first row with this value, or None."""
-        for row in np.flatnonzero(self._values == hash(value)):
-            found = self._data.take([int(row)], [self._column, wanted])
-            if found[self._column][0].as_py() == value:
-                return None if found[wanted][0].as_py() is None else str(found[wanted][0])
+        for row in np.flatnonzero(self._hashes == hash(value)):
+            (found,) = self._data.take([row], [self._column, wanted]).to_pylist()
+            if found[self._column] == value:
+                return found[wanted]
         return None
 
 
@@ -188,10 +185,11 @@ class FinishedRun:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """The preprocessing of the run, without loading the network; None if it was not stored."""
+        """The preprocessing of the run: as stored, or that of the network, or None if that is not available."""
         stored = self.data.manifest.get("preprocessing")
         if stored is None:
-            return None if self._given is None else self._given.preparation
+            model = self.try_model()
+            return model and model.preparation
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
         }
@@ -203,6 +201,18 @@ class FinishedRun:
             return self.model
         except (Refused, ModelUnavailable):
             return None
+
+    def move(self, device: str) -> torch.device:
+        """Move the network, if it is available, to a device, and return the device. Warn if its maps differ there.
+
+        Errors   Refused if the device is not available
+        """
+        place, model = devices.choose(device), self.try_model()
+        if model is not None:
+            if warning := devices.compare(model, place):
+                warnings.warn(warning, stacklevel=3)
+            model.network.to(place)
+        return place
 
 
 FILE = "evaluation.json"
@@ -220,7 +230,7 @@ def evaluate(
     precision: str = "auto",
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate a random sample of the maps, compared with control maps, and save the result as evaluation.json.
 
@@ -253,10 +263,7 @@ def evaluate(
     rows = _sample(run, images, seed)
     sentences = find_sentences(run.settings, run.model)
     similarity = embed(run.model, sentences)[1] if sentences else None
-    place = devices.choose(device)
-    if warning := devices.compare(run.model, place):
-        warnings.warn(warning, stacklevel=2)
-    network = run.model.network.to(place)
+    place = run.move(device)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -265,7 +272,7 @@ def evaluate(
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
         target = [row["target_index"] for row, _ in batch] if similarity is None else similarity
         options["score"] = run.model.score_kind
-        evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
+        evaluations.append(explainers.evaluate(run.model.network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches
         if progress is not None:
             progress(start + len(batch), len(rows))
@@ -326,23 +333,23 @@ def _join(parts: Sequence[Any]) -> Any:
 
 def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
     known = find_metric(metric)
-    mean, error = evaluation.mean_and_error(metric)
     comparisons = evaluation.comparisons.get(metric, {})
-    verdicts = {control: comparison.verdict for control, comparison in comparisons.items()}
-    groups = {name: [c for c, value in verdicts.items() if value == verdict] for verdict, name in GROUPS.items()}
-    controls = {c: evaluation.mean_and_error(metric, c) for c in evaluation.controls.get(metric, {})}
+    groups = {name: [c for c, each in comparisons.items() if each.verdict == kind] for kind, name in GROUPS.items()}
     return {
         "title": known.title,
         "unit": evaluation.unit(metric),
         "higher": known.higher,
-        "mean": _number(mean),
-        "error": _number(error),
+        **_mean_and_error(evaluation, metric),
         **groups,
-        "controls": {c: {"mean": _number(m), "error": _number(e)} for c, (m, e) in controls.items()},
+        "controls": {c: _mean_and_error(evaluation, metric, c) for c in evaluation.controls.get(metric, {})},
         "p": {control: _number(comparison.p) for control, comparison in comparisons.items()},
         "p_adjusted": {control: _number(comparison.p_adjusted) for control, comparison in comparisons.items()},
         "sentence": evaluation.sentence(metric) + ".",
     }
+
+
+def _mean_and_error(evaluation: Evaluation, metric: str, control: str | None = None) -> dict[str, float | None]:
+    return dict(zip(("mean", "error"), map(_number, evaluation.mean_and_error(metric, control)), strict=True))
 
 
 def _number(value: float) -> float | None:

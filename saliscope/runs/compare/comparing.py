@@ -6,7 +6,7 @@ Rows are paired by path, or by the content of the images, in any order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from saliscope.errors import Refused
 from saliscope.runs.compare.statistics import Distribution, Frame, compare_maps
 from saliscope.runs.report.analysis.columns import class_names, distinct
+from saliscope.runs.results import Progress
 from saliscope.runs.rows import BATCH, Booleans, Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 
@@ -76,45 +77,23 @@ def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
     """
     if key not in KEYS:
         raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
-    keys = [run.columns([key])[key] for run in (a, b)]
-    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
-    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
-    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
-    del encoded
-    first, first_b = _first(own, count), _first(others, count)
-    found = first_b[own]
-    again = (first[own] != np.arange(len(own))) & (found >= 0)
-    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
-    if key == PATH:
-        _refuse_repeated(a, keys[0], again)
-        _refuse_repeated(b, keys[1], again_b)
+    own, others = (run.columns([key])[key] for run in (a, b))
+    found, first, first_b = _places(own, others), _places(own, own), _places(others, others)
+    again = (first < np.arange(len(own))) & (found >= 0)
+    again_b = (first_b < np.arange(len(others))) & (first_b >= 0)
+    for run, keys, repeats in ((a, own, again), (b, others, again_b)):
+        if key == PATH and repeats.any():
+            name, path = str(run.folder), keys[int(repeats.argmax())].as_py()
+            raise Refused(f"{name!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
     alone = ~again_b
     alone[found[found >= 0]] = False
     repeated = int(again.sum() + again_b.sum())
     return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
 
 
-def _first(codes: NDArray[np.int32], count: int) -> Integers:
-    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
-    first = np.full(count + 1, -1)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    first[-1] = -1
-    return first
-
-
-def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: Booleans) -> None:
-    if again.any():
-        path = paths[int(again.argmax())].as_py()
-        raise Refused(f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An image to show: the row in each run, and its row in the table. A higher `rank` is more important."""
-
-    rank: float
-    rows: tuple[int, int]
-    row: dict[str, Any]
+def _places(keys: pa.ChunkedArray, among: pa.ChunkedArray) -> Integers:
+    """Return the first place of each key among others, or -1 for one that is missing or not among them."""
+    return np.asarray(pc.index_in(keys, value_set=among, skip_nulls=True).fill_null(-1)).astype(np.int64)
 
 
 class Comparison:
@@ -149,14 +128,15 @@ class Comparison:
         self.correlation, self.overlap = Distribution(-1, 1), Distribution(0, 1)
         self.map_notes: Counter[str] = Counter()
         self.map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
-        self.shown: defaultdict[str, list[Shown]] = defaultdict(list)
-        """The images with the highest rank of each kind, the highest first."""
+        self.shown: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        """The images with the highest `rank` of each kind, the highest first: their row of the table, and `rows` in the
+        runs."""
 
     def total(self, name: str) -> int:
         """Return the sum of a count over all labels."""
         return pc.sum(self.classes[name]).as_py() or 0
 
-    def rows(self, progress: Callable[[int, int], object] | None = None) -> Iterator[pa.Table]:
+    def rows(self, progress: Progress | None = None) -> Iterator[pa.Table]:
         """Yield the rows of the table of the comparison: the images of A in order, then those that are only in B.
 
         The result is complete at the end.
@@ -253,11 +233,10 @@ class Comparison:
     def _show(self, name: str, numbers: Integers, ranks: NDArray[Any], a: Rows, b: Rows, table: pa.Table) -> None:
         """Keep the images with the highest rank; of equal ranks, the first is kept."""
         best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
-        found = [
-            Shown(float(ranks[k]), (int(a.rows[k]), int(b.rows[k])), row)
-            for k, row in zip(best, table.take(best).to_pylist(), strict=True)
-        ]
-        self.shown[name] = sorted([*self.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
+        found = table.take(best).to_pylist()
+        for k, row in zip(best, found, strict=True):
+            row |= {"rank": float(ranks[k]), "rows": (int(a.rows[k]), int(b.rows[k]))}
+        self.shown[name] = sorted([*self.shown[name], *found], key=lambda row: -row["rank"])[:SHOWN]
 
 
 class Rows:

@@ -18,10 +18,12 @@ from explainers import METHODS
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.images.pixels import encode
+from saliscope.runs.formats import by_size
 from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
-from saliscope.zoo import Model
+from saliscope.zoo import Model, Preparation
+from saliscope.zoo.model import upright
 
 SIDES = (320, 256, 192, 144, 112)
 QUALITY = 78
@@ -32,13 +34,13 @@ MOST_EACH = 40_000
 Read = Callable[[str], "Image.Image | None"]
 
 
-def crop(image: Image.Image, model: Model | None) -> Image.Image:
-    """Return the part of an image that the network received, or the whole image if there is no model."""
-    return image.convert("RGB") if model is None else model.crop(image)
+def crop(image: Image.Image, preparation: Preparation | None) -> Image.Image:
+    """Return the part of an image that the network received, or the whole image if that is not known."""
+    return image.convert("RGB") if preparation is None else preparation.crop(upright(image))
 
 
-def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
-    """Return a WebP of at most `budget` bytes, if possible, as a data URL, with its width and height."""
+def small(image: Image.Image, budget: int) -> dict[str, Any]:
+    """Return a WebP `image` of at most `budget` bytes, if possible, as a data URL, with its size `w` and `h`."""
     data, size = b"", image.size
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
@@ -46,12 +48,12 @@ def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
         data = encode(image.resize(size, Image.Resampling.LANCZOS), "WEBP", quality=QUALITY, method=2)
         if len(data) <= budget:
             break
-    return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
+    return {"image": "data:image/webp;base64," + base64.b64encode(data).decode(), "w": size[0], "h": size[1]}
 
 
-def data_address(pixels: Floats | None) -> str:
+def data_address(pixels: Floats) -> str:
     """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
-    data = b"" if pixels is None else encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
+    data = encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
@@ -62,13 +64,12 @@ def budget(count: int) -> int:
 
 def explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
     """Return the map `[h, w]` of this class."""
-    method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()
     inputs = model.prepare(image).to(next(model.network.parameters()).device)
     explanation = explainers.explain(settings["method"], model.network, inputs, target, compare=False, **options)
     values = explanation.placed[0].float().cpu().numpy().astype(float)
     values = np.where(np.isfinite(values), values, 0.0)
-    return np.abs(values) if method.by_size else values
+    return np.abs(values) if by_size(settings["method"]) else values
 
 
 def check_link(address: str | None) -> None:

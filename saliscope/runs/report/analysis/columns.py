@@ -17,6 +17,13 @@ NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")
 READ = ["path", "error", "correct", *PROBABILITIES, *NAMES, *(f"{name}_index" for name in NAMES)]
 READ += ["map_height", "map_width", "findings", "finding_texts"]
+MOST = 56
+"""Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
+
+
+def evenly(values: NDArray[Any], most: int) -> NDArray[Any]:
+    """Return the values `[n]`, or `most` of them, evenly spaced."""
+    return values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).round().astype(int)]
 
 
 def as_array(column: pa.Array | pa.ChunkedArray, missing: float) -> NDArray[Any]:
@@ -57,10 +64,12 @@ class Columns:
         self.label_index, self.prediction_index, self.target_index = indices
         self.probability, self.label_probability = (as_array(table[name], np.nan) for name in PROBABILITIES)
         self.correct: NDArray[np.int8] = as_array(table["correct"].cast(pa.int8()), -1)
-        self.has_map, self.readable = np.asarray(table["map_height"].is_valid()), np.asarray(table["error"].is_null())
+        self.readable = np.asarray(table["error"].is_null())
         self.wrong: NDArray[np.bool_] = self.readable & (self.correct == 0)
         self.group = "label" if (self.label.codes >= 0).any() else "target"
         self.groups = self.label if self.group == "label" else self.target
+        self.codes = np.where(self.readable, self.groups.codes, -1)
+        """The groups of the images that could be read, or -1."""
         self.labeled = _labeled(data.manifest.get("labeled"), table["label_index"])
         """Predicted images per labeled class, with or without a row; a run may contain only rows of mistakes."""
 
@@ -73,9 +82,9 @@ class Columns:
 
     @property
     def map_size(self) -> tuple[int, int]:
-        """Height and width of the first map."""
-        first = self.table.slice(int(self.has_map.argmax()), 1).to_pylist() if self.has_map.any() else []
-        return (first[0]["map_height"], first[0]["map_width"]) if first else (1, 1)
+        """Height and width of the maps in a report: those of the first map, at most `MOST`."""
+        (first,) = self.table.slice(int(self.readable.argmax()), 1).to_pylist()
+        return min(MOST, first["map_height"]), min(MOST, first["map_width"])
 
 
 def _read(data: RunData) -> pa.Table:

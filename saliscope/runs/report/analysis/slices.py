@@ -95,8 +95,8 @@ def find_slices(metadata: Mapping[str, pa.Array], correct: NDArray[np.int8], lab
         if not tests:
             skipped[name] = f"no value has {LEAST} labeled images and as many with the same labels without it"
         found += tests
-    adjusted = holm([each.p for each in found]) if found else []
-    worst = [replace(each, p=p) for each, p in zip(found, adjusted, strict=True) if p < LEVEL]
+    adjusted = zip(found, holm([each.p for each in found]), strict=True)
+    worst = [replace(each, p=p) for each, p in adjusted if p < LEVEL]
     return Slices(sorted(worst, key=lambda each: each.rate.value - each.rest.value), len(found), skipped)
 
 
@@ -157,8 +157,6 @@ def lower(inside: Rate, outside: Rate) -> float:
 
 def divide(values: pa.Array) -> tuple[Integers, list[str]] | str:
     """Return the group `[n]` of each value, -1 for a missing one, and the names of the groups, or the reason."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         return f"it contains {values.type}"
     encoded = values.dictionary_encode()
@@ -174,7 +172,7 @@ def divide(values: pa.Array) -> tuple[Integers, list[str]] | str:
     return codes, [str(each) for each in distinct]
 
 
-def _divide_numbers(values: Floats) -> tuple[Integers, list[str]] | str:
+def _divide_numbers(values: Floats) -> tuple[Integers, list[str]]:
     """Divide numbers at their quantiles; equal numbers are in the same part."""
     finite = np.isfinite(values)
     limits = np.unique(np.quantile(values[finite], np.arange(1, PARTS) / PARTS))
