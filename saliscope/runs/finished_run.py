@@ -29,7 +29,7 @@ from saliscope.runs.decoding import Decode
 from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.items import Item, is_local, read
 from saliscope.runs.results import EvaluationResult, Progress
-from saliscope.runs.rows import RunData, map_of
+from saliscope.runs.rows import Integers, RunData, map_of
 from saliscope.runs.run import load
 from saliscope.runs.settings import Settings
 from saliscope.runs.sources import lists, tables, tars
@@ -40,23 +40,6 @@ from saliscope.zoo.weights import weights_hash
 
 ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
 """A byte of a file name that is not UTF-8, as `Location.to_text` writes it."""
-
-
-class RowIndex:
-    """The rows of a run by the values of a column: eight bytes per row."""
-
-    def __init__(self, data: RunData, column: str) -> None:
-        self._data, self._column = data, column
-        values = (value for _, table in data.batches([column]) for value in table[column].to_pylist())
-        self._hashes = np.fromiter(map(hash, values), np.int64, len(data))
-
-    def find(self, value: str, wanted: str) -> Any:
-        """Return another column of the first row with this value, or None."""
-        for row in np.flatnonzero(self._hashes == hash(value)):
-            (found,) = self._data.take([row], [self._column, wanted]).to_pylist()
-            if found[self._column] == value:
-                return found[wanted]
-        return None
 
 
 class Finder:
@@ -101,6 +84,7 @@ class FinishedRun:
     def __init__(self, data: RunData, decode: Decode, model: Model | None = None) -> None:
         """Args     model: the network of the run, if it cannot be loaded by the name that the run has."""
         self.data, self._decode, self._given = data, decode, model
+        self._hashes = functools.cache(self._read_hashes)
 
     @cached_property
     def settings(self) -> Settings:
@@ -157,20 +141,25 @@ class FinishedRun:
             return None
         if data is None:
             return None
-        digest = self._rows.find(path, "sha256") if digest is None else digest
+        digest = self._find("path", path, "sha256") if digest is None else digest
         return data if digest == hashlib.sha256(data).hexdigest() else None
-
-    @cached_property
-    def _rows(self) -> RowIndex:
-        return RowIndex(self.data, "path")
-
-    @cached_property
-    def _digests(self) -> RowIndex:
-        return RowIndex(self.data, "sha256")
 
     def path_of(self, digest: str) -> str | None:
         """Return the path of the first image with this SHA-256, or None."""
-        return self._digests.find(digest, "path")
+        return self._find("sha256", digest, "path")
+
+    def _find(self, column: str, value: str, wanted: str) -> Any:
+        """Return another column of the first row with this value, or None."""
+        for row in np.flatnonzero(self._hashes(column) == hash(value)):
+            (found,) = self.data.take([row], [column, wanted]).to_pylist()
+            if found[column] == value:
+                return found[wanted]
+        return None
+
+    def _read_hashes(self, column: str) -> Integers:
+        """Return the hash of each value of a column: eight bytes per row."""
+        values = (value for _, table in self.data.batches([column]) for value in table[column].to_pylist())
+        return np.fromiter(map(hash, values), np.int64, len(self.data))
 
     @cached_property
     def model(self) -> Model:

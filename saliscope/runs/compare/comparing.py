@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from saliscope.errors import Refused
 from saliscope.runs.compare.statistics import Distribution, Frame, compare_maps
 from saliscope.runs.report.analysis.columns import class_names, distinct
+from saliscope.runs.report.analysis.maps import MAPS
 from saliscope.runs.results import Progress
 from saliscope.runs.rows import BATCH, Booleans, Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
@@ -26,10 +27,9 @@ PATH, CONTENT = "path", "sha256"
 KEYS = (PATH, CONTENT)
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
-MAPS = "maps"
+DISAGREE = "maps"
 LIGHT = "path sha256 label label_index prediction prediction_index probability correct target target_index".split()
 LIGHT += ["error", "map_height", "map_width"]
-CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
 TABLE = pa.schema(
@@ -197,7 +197,7 @@ class Comparison:
         for name in (GAINED, LOST, CHANGED):
             self._show(name, np.flatnonzero(change == name), confidence, a, b, table)
         disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
-        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
+        self._show(DISAGREE, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
         return table
 
     def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
@@ -220,7 +220,7 @@ class Comparison:
         # At most 2^22 cells at once, so that large maps do not fill the memory.
         groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
         for chunk in (rows[groups == group] for group in np.unique(groups)):
-            maps = [side.run.take(side.rows[chunk], CELLS) for side in (a, b)]
+            maps = [side.run.take(side.rows[chunk], MAPS) for side in (a, b)]
             found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.map_sizes.update(found[3])

@@ -133,15 +133,15 @@ class _Pictures:
     def cards(self, shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows of the table with the indices of their images and maps."""
         tables = [run.data.take([row["rows"][k] for row in shown]).to_pylist() for k, run in enumerate(self.runs)]
-        return [self._card(row, records) for row, *records in zip(shown, *tables, strict=True)]
-
-    def _card(self, row: dict[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        found = (run.image(each["path"], each["sha256"]) for run, each in zip(self.runs, records, strict=True))
-        image = next(filter(None, found), None)
-        self.requested += 1
-        self.missing += image is None
-        figures = [self._figure(image, record, run.preparation) for run, record in zip(self.runs, records, strict=True)]
-        return {**row, "photo": self._photo(image, None), "figures": dict(zip("ab", figures, strict=True))}
+        cards = []
+        for row, *records in zip(shown, *tables, strict=True):
+            pairs = [*zip(self.runs, records, strict=True)]
+            image = next(filter(None, (run.image(each["path"], each["sha256"]) for run, each in pairs)), None)
+            self.requested += 1
+            self.missing += image is None
+            figures = [self._figure(image, record, run.preparation) for run, record in pairs]
+            cards.append({**row, "photo": self._photo(image, None), "figures": dict(zip("ab", figures, strict=True))})
+        return cards
 
     def _figure(self, image: Any, record: dict[str, Any], preparation: Preparation | None) -> dict[str, Any]:
         stored = map_of(record)

@@ -189,12 +189,10 @@ def _membership(values: Floats, count: int) -> Floats:
 
 def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Frame]) -> tuple[int, int]:
     """Return height and width of the grid on which two maps are compared: the coarser one in each direction."""
-
-    def cells(size: tuple[int, int], box: Box) -> tuple[int, int]:
-        return max(1, round(size[0] * (box[3] - box[1]))), max(1, round(size[1] * (box[2] - box[0])))
-
-    first, second = cells(a, frames[0].box), cells(b, frames[1].box)
-    return min(first[0], second[0], MOST), min(first[1], second[1], MOST)
+    boxes = frames[0].box, frames[1].box
+    rows = (round(size[0] * (box[3] - box[1])) for size, box in zip((a, b), boxes, strict=True))
+    columns = (round(size[1] * (box[2] - box[0])) for size, box in zip((a, b), boxes, strict=True))
+    return max(1, min(MOST, *rows)), max(1, min(MOST, *columns))
 
 
 def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:

@@ -70,7 +70,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     errors = page.errors.rows[: LIMITS["error_cards"]].tolist() if page.errors and page.errors.tested else []
     _choose(page, [*found.rows, *mistakes, *errors])
     rows, findings = summary.class_rows(columns, page.all_maps), summary.finding_rows(columns)
-    means = [(row, page.add_map(row["mean"])) for row in rows if row["mean"] is not None]
+    means = [(row, page.add_map(row["mean"])) for row in rows]
     entries = _images(page)
     places = page.features.places() if page.features else []
     titles = {row["code"]: row["title"] for row in findings}

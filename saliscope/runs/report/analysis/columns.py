@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ class Columns:
     """The columns `[n]` of a run. Missing indices are -1, missing probabilities NaN, and `correct` is -1 if unknown.
 
     Labels that are classes of the network are replaced by the name of the class, and classes that share a name have
-    their index after it. `table` has the columns with nulls. Images are grouped by the column `group`: their label, or
-    the explained class in a run without labels.
+    their index after it. `table` has the columns with nulls. Images are grouped by their label, or by the explained
+    class in a run without labels.
     """
 
     def __init__(self, data: RunData) -> None:
@@ -66,11 +66,11 @@ class Columns:
         self.correct: NDArray[np.int8] = as_array(table["correct"].cast(pa.int8()), -1)
         self.readable = np.asarray(table["error"].is_null())
         self.wrong: NDArray[np.bool_] = self.readable & (self.correct == 0)
-        self.group = "label" if (self.label.codes >= 0).any() else "target"
-        self.groups = self.label if self.group == "label" else self.target
+        self.groups = self.label if (self.label.codes >= 0).any() else self.target
         self.codes = np.where(self.readable, self.groups.codes, -1)
         """The groups of the images that could be read, or -1."""
-        self.labeled = _labeled(data.manifest.get("labeled"), table["label_index"])
+        labeled = data.manifest.get("labeled") or Counter(self.label_index[self.label_index >= 0].tolist())
+        self.labeled = {int(index): int(count) for index, count in labeled.items()}
         """Predicted images per labeled class, with or without a row; a run may contain only rows of mistakes."""
 
     def __len__(self) -> int:
@@ -115,13 +115,6 @@ def class_names(table: pa.Table, name: str, classes: pa.Array) -> pa.ChunkedArra
     index = table[f"{name}_index"]
     known = classes.take(pc.if_else(pc.less(index, len(classes)), index, None))
     return pc.coalesce(known, table[name])
-
-
-def _labeled(counts: Mapping[str, int] | None, labels: pa.ChunkedArray) -> dict[int, int]:
-    """Return the counts in the manifest, or if it has none, those of the rows."""
-    if counts is None:
-        return {each["values"]: each["counts"] for each in labels.drop_null().value_counts().to_pylist()}
-    return {int(index): int(count) for index, count in counts.items()}
 
 
 def distinct(classes: Sequence[str]) -> list[str]:

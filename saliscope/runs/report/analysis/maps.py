@@ -178,14 +178,13 @@ class Region:
 
 @dataclass(eq=False)
 class MapPass:
-    """What a report needs from all maps. `means` `[k, h, w]` are mean maps by class, `counts` `[k]` their numbers."""
+    """What a report needs from all maps. `means` `[k, h, w]` are mean maps by class."""
 
     sample: Sample
     sampled: bool
     """Whether the sample does not have all maps."""
     regions: dict[str, Region]
     means: Floats
-    counts: Integers
 
 
 Coverage = Union["Floats", Callable[["Integers"], "Floats"]]
@@ -220,7 +219,7 @@ def read_all(
     means /= np.maximum(counts, 1)[:, None, None]
     rows, values = map(np.concatenate, zip(*kept, strict=True))
     sample = Sample(rows, values, np.array([str(columns.target[row]) for row in rows], dtype=object))
-    return MapPass(sample, bool((columns.readable & ~chosen).any()), found, means, counts)
+    return MapPass(sample, bool((columns.readable & ~chosen).any()), found, means)
 
 
 def choose_sample(columns: Columns, size: tuple[int, int]) -> Booleans:

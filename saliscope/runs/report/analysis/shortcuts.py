@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.Image import Resampling
@@ -124,14 +125,11 @@ def _squares(grid: Floats) -> tuple[Floats, list[Box]]:
     """Return the relevance `[n, squares]` in every square of side `SIDE` outside the center, and their boxes."""
     rows, columns = grid.shape[1:]
     high, wide = (max(1, round(SIDE * side)) for side in (rows, columns))
-    sums, boxes = [], []
-    for y in range(rows - high + 1):
-        for x in range(columns - wide + 1):
-            box = (x / columns, y / rows, (x + wide) / columns, (y + high) / rows)
-            if describe(box) != "center":
-                sums.append(grid[:, y : y + high, x : x + wide].sum((1, 2)))
-                boxes.append(box)
-    return np.stack(sums, axis=1) if sums else np.zeros((len(grid), 0)), boxes
+    corners = [(x, y) for y in range(rows - high + 1) for x in range(columns - wide + 1)]
+    boxes = [(x / columns, y / rows, (x + wide) / columns, (y + high) / rows) for x, y in corners]
+    outer = [number for number, box in enumerate(boxes) if describe(box) != "center"]
+    sums = sliding_window_view(grid, (high, wide), (1, 2)).sum((-2, -1)).reshape(len(grid), -1)
+    return sums[:, outer], [boxes[number] for number in outer]
 
 
 def _find_candidate(sums: Floats, boxes: list[Box], clusters: list[Cluster], other: Integers) -> Candidate | None:
@@ -223,12 +221,8 @@ def _patches(numbers: Integers, box: Box, crop: Crop) -> tuple[Integers, Floats]
     read, patches = [], []
     for number in numbers:
         image = crop(int(number))
-        if image is None:
-            continue
-        width, height = image.size
-        corners = (left * width, top * height, right * width, bottom * height)
-        small = image.convert("RGB").resize((PATCH, PATCH), Resampling.BOX, box=corners)
-        patches.append(np.asarray(small, dtype=float))
-        read.append(int(number))
-    stacked = np.stack(patches) if patches else np.zeros((0, PATCH, PATCH, 3))
-    return np.array(read, dtype=np.int64), stacked
+        if image is not None:
+            corners = (left * image.width, top * image.height, right * image.width, bottom * image.height)
+            patches.append(np.asarray(image.convert("RGB").resize((PATCH, PATCH), Resampling.BOX, box=corners)))
+            read.append(int(number))
+    return np.array(read, dtype=np.int64), np.array(patches, dtype=float).reshape(-1, PATCH, PATCH, 3)

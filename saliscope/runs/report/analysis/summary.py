@@ -81,17 +81,17 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
 
     `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
     frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
-    map `[h, w]` of `maps` maps.
+    map `[h, w]`.
     """
     shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
     own = {name: columns.table[name] for name in ("probability", "label_index")}
     codes = {"code": columns.codes, "predicted": columns.prediction.codes, "wrong": columns.wrong}
     table = pa.table(own | codes | shares)
     pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
-    most = pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).group_by("code", use_threads=False)
-    most = most.aggregate([("predicted", "first"), ("count_all", "first")]).to_pylist()
-    predictions = columns.prediction.values
-    confused = {each["code"]: (predictions[each["predicted_first"]], each["count_all_first"]) for each in most}
+    confused = {
+        each["code"]: (columns.prediction.values[each["predicted"]], each["count_all"])
+        for each in pairs.sort_by([("count_all", "ascending"), ("predicted", "descending")]).to_pylist()
+    }
     means = [(name, "mean") for name in ("probability", *shares)]
     found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
     rows = []
@@ -105,8 +105,7 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
                 "probability": each["probability_mean"],
                 "confused": confused.get(each["code"]),
                 "shares": {region: each[f"share_{region}_mean"] for region in maps.regions},
-                "maps": int(maps.counts[each["code"]]),
-                "mean": maps.means[each["code"]] if maps.counts[each["code"]] else None,
+                "mean": maps.means[each["code"]],
             }
         )
     return sorted(rows, key=lambda row: row["name"])
@@ -276,12 +275,11 @@ def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | No
     if not is_imagenet(classes):
         return None
     wrong = columns.wrong & (columns.label_index >= 0)
-    pairs = columns.label_index[wrong].astype(np.int64) * len(classes) + columns.prediction_index[wrong]
-    values, counts = np.unique(pairs, return_counts=True)
+    pairs = Counter(zip(columns.label_index[wrong].tolist(), columns.prediction_index[wrong].tolist(), strict=True))
     images: Counter[str] = Counter()
     different: Counter[str] = Counter()
-    for pair, count in zip(values.tolist(), counts.tolist(), strict=True):
-        node = tree().common(*divmod(pair, len(classes)))
+    for pair, count in sorted(pairs.items()):
+        node = tree().common(*pair)
         images[node] += count
         different[node] += 1
     return [
