@@ -108,8 +108,7 @@ class Heatmap:
 
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
     """Return a map `[h, w]` at its position in an image of this width and height, with 0 outside of it."""
-    width, height = size
-    left, top, right, bottom = (round(edge * side) for edge, side in zip(box, (width, height) * 2, strict=True))
+    left, top, right, bottom = (round(edge * side) for edge, side in zip(box, size * 2, strict=True))
     inner = max(1, right - left), max(1, bottom - top)
     whole = Image.new("F", size)
     whole.paste(Image.fromarray(values.astype(np.float32)).resize(inner, Image.Resampling.BILINEAR), (left, top))

@@ -150,7 +150,7 @@ class FinishedRun:
 
     def _find(self, column: str, value: str, wanted: str) -> Any:
         """Return another column of the first row with this value, or None."""
-        for row in np.flatnonzero(self._hashes(column) == hash(value)):
+        for row in np.flatnonzero(self._hashes(column) == hash(value)).tolist():
             (found,) = self.data.take([row], [column, wanted]).to_pylist()
             if found[column] == value:
                 return found[wanted]
@@ -178,7 +178,7 @@ class FinishedRun:
         stored = self.data.manifest.get("preprocessing")
         if stored is None:
             model = self.try_model()
-            return model and model.preparation
+            return None if model is None else model.preparation
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
         }

@@ -209,11 +209,10 @@ class Comparison:
     def _maps(self, a: Rows, b: Rows, agree: Booleans) -> tuple[Floats, Floats, NDArray[np.object_]]:
         """Return the agreement of the maps of images with equal predictions and explained classes."""
         correlations, overlaps = np.full((2, len(agree)), np.nan)
-        notes = np.where(agree, "", "other prediction").astype(object)
-        same_target = self._same(a, b, "target")
-        notes[agree & ~same_target] = "other class explained"
-        self.other_targets += int((agree & ~same_target).sum())
-        rows = np.flatnonzero(agree & same_target)
+        explained = agree & self._same(a, b, "target")
+        notes = np.select([explained, agree], ["", "other class explained"], "other prediction").astype(object)
+        self.other_targets += int((agree & ~explained).sum())
+        rows = np.flatnonzero(explained)
         if self.frames is None:
             notes[rows] = "not compared"
             return correlations, overlaps, notes

@@ -131,11 +131,6 @@ def interval_text(mean: Mean, scale: float = 1, unit: str = "") -> str:
     return f"95% interval {low} to {high}{unit}"
 
 
-def points(difference: float) -> str:
-    """Return a difference of shares in percentage points, with one decimal and its sign."""
-    return formats.number(100 * difference, "+.1f")
-
-
 def setting(value: Any) -> str:
     """Return the value of a setting as text; empty if it is not set."""
     if value in (None, "", {}, []):

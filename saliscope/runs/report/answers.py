@@ -100,7 +100,7 @@ class Answers:
                 rows, place = each.rows, _where(each)
         error, count = str(unreadable(self.columns)[0]["error"]).removesuffix("."), int(bad[rows].sum())
         is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
-        values = {"count": count, "images": len(rows), "place": place, "error": error}
+        values: dict[str, Any] = {"count": count, "images": len(rows), "place": place, "error": error}
         self._add("unreadable", "unreadable", bad, is_fault=is_fault, **values)
 
     def _find_preprocessing(self) -> None:
@@ -119,7 +119,8 @@ class Answers:
             names = [str(self.columns.label[int((index == each).argmax())]) for each in cycle]
             moved = [int(here[index == each].sum()) for each in cycle]
             whole = [self.columns.labeled.get(each, 0) for each in cycle]
-            evidence = self._row_of(names[0], names[1])
+            pairs = [[each["label"], each["prediction"]] for each in self.page.confusions]
+            evidence = f"confusion-{pairs.index(names[:2]) + 1}" if names[:2] in pairs else "confusions"
             self._add("names", evidence, here, names=names, moved=moved, whole=whole)
             self.explained |= np.isin(index, cycle)
 
@@ -188,13 +189,12 @@ class Answers:
             inside, others = Rate(each["count"], int(labeled.sum())), Rate(int(predicted.sum()), int(outside.sum()))
             p_values.append(slicing.lower(others, inside) if others.count else 1.0)
         adjusted = holm([*p_values, *[1.0] * (self.page.different - len(pairs))])[: len(pairs)]
-        for each, p in zip(pairs, adjusted, strict=True):
+        for number, (each, p) in enumerate(zip(pairs, adjusted, strict=True), 1):
             here = columns.wrong & columns.label.are(each["label"]) & columns.prediction.are(each["prediction"])
             here &= ~self.explained
             if here.sum() < FEW or 2 * here.sum() < each["count"] or (p * KINDS >= LEVEL and not self.page.only_wrong):
                 continue
-            evidence = self._row_of(each["label"], each["prediction"])
-            self._add("confusion", evidence, here, is_fault=False, pair=each, border=self._border(here))
+            self._add("confusion", f"confusion-{number}", here, is_fault=False, pair=each, border=self._border(here))
             return
 
     def _find_miscalibration(self) -> None:
@@ -205,7 +205,7 @@ class Answers:
         accuracy = sum(each.rate.correct for each in found.bins) / found.count
         confidence = sum(each.confidence * each.rate.count for each in found.bins) / found.count
         if abs(confidence - accuracy) >= GAIN and not any(each.is_fault for each in self.all):
-            values = {"confidence": confidence, "accuracy": accuracy}
+            values: dict[str, Any] = {"confidence": confidence, "accuracy": accuracy}
             self._add("calibration", "calibration", self._mask([]), is_fault=False, **values)
 
     def _add(
@@ -244,12 +244,6 @@ class Answers:
         level = LEVEL / KINDS / (slices.tested if slices else 1)
         hits = hypergeom(labeled, labeled - int(self.columns.wrong.sum()), count).ppf(level) - 1
         return count, max(0.0, float(hits)) / count
-
-    def _row_of(self, label: str, prediction: str) -> str:
-        """Return the id of a row in the table of confusions."""
-        pairs = [(each["label"], each["prediction"]) for each in self.page.confusions]
-        pair = label, prediction
-        return f"confusion-{pairs.index(pair) + 1}" if pair in pairs else "confusions"
 
 
 def _exchanged(columns: Columns, usable: Booleans) -> list[list[int]]:

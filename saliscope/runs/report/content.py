@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,8 @@ from saliscope.runs.shards import refuse_disk_errors
 SHOWN = 1000
 """Maximum number of images on the page."""
 MISTAKES = 24
-GROUPS = 60
-"""Maximum number of classes whose clusters are shown."""
 RECORD = [name for name in SCHEMA.names if name not in MAPS]
-LIMITS = {"answers": answers.SHOWN, "error_cards": 48, "ancestors": 30, "paths": 20}
+LIMITS = {"answers": answers.SHOWN, "error_cards": 48, "ancestors": 30, "paths": 20, "groups": 60}
 """The most entries that are shown."""
 
 
@@ -38,24 +35,15 @@ def write(data: RunData, out: str | Path, inputs: Report) -> Path:
 
     Errors   Refused for a run without a readable image, for an invalid box or mask, and for a full disk
     """
-    with _freed_memory():
+    with ExitStack() as stack:  # Arrow's own pool keeps 60 MB more of a report of a million rows
+        stack.callback(pa.set_memory_pool, pa.default_memory_pool())
+        pa.set_memory_pool(pa.system_memory_pool())
         text = render(gather(data, inputs), "report.html", SCRIPTS)
     path = Path(out).expanduser()
     with refuse_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return path
-
-
-@contextmanager
-def _freed_memory() -> Iterator[None]:
-    """Let Arrow allocate with the system: its own pool keeps 60 MB more of a report of a million rows."""
-    pool = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(pool)
 
 
 def gather(data: RunData, report: Report) -> dict[str, Any]:
@@ -74,6 +62,9 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     entries = _images(page)
     places = page.features.places() if page.features else []
     titles = {row["code"]: row["title"] for row in findings}
+    by_class = {name: list(group) for name, group in itertools.groupby(page.clusters, lambda each: each.name)}
+    marked = {each.name for each in page.shortcuts}
+    several = [name for name, group in by_class.items() if len(group) > 1]
     compared = [(row, *_maps_of_mistake(page, row)) for row in mistakes]
     return {
         "page": page,
@@ -85,14 +76,14 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "classes": sorted(rows, key=lambda row: (row["rate"].value if row["rate"] else 2.0, row["name"])),
         "findings": findings,
         "data_address": images.data_address,
-        **_clusters(page),
+        "clusters": by_class,
+        "marked": marked,
+        "several": sorted(several, key=lambda name: (name not in marked, -len(by_class[name]), name)),
         "mistakes": compared,
         "incomplete": sum(len(maps) == 1 for _, maps, _ in compared),
-        "evaluation": _evaluation(data),
+        "evaluation": json.loads(data.store.read("evaluation.json") or b"{}"),
         "error_rows": errors,
-        "devices": sorted(
-            {name for table in data.tables(["device"]) for name in table["device"].unique().to_pylist() if name}
-        ),
+        "devices": sorted(filter(None, data.columns(["device"])["device"].unique().to_pylist())),
         "folder": shlex.quote(str(data.folder)),
         "has_places": bool(places),
         "unit": unit,
@@ -102,18 +93,10 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _evaluation(data: RunData) -> dict[str, Any]:
-    """Return the content of evaluation.json, or an empty dictionary if the run was not evaluated."""
-    try:
-        content = json.loads(data.store.read("evaluation.json") or b"{}")
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) and content.get("metrics") else {}
-
-
 def _choose(page: Page, first: list[int]) -> None:
     """Choose the images of the page: those shown elsewhere on it, more mistakes, and an even sample of the rest."""
-    typical = [row for each in (*page.shortcuts, *page.clusters) for row in page.typical(each.members)]
+    members = [each.members for each in page.shortcuts] + [each.members for each in page.clusters]
+    typical = [row for each in members for row in page.typical(each)]
     mistakes = summary.most_confident(page.columns, page.columns.wrong, SHOWN // 4)
     chosen = list(dict.fromkeys([*first, *typical, *mistakes]))[:SHOWN]
     rest = page.columns.readable.copy()
@@ -175,17 +158,3 @@ def _maps_of_mistake(page: Page, row: int) -> tuple[dict[str, Floats], float | N
         found = {f"{columns.prediction[row]} (predicted)": predicted, f"{columns.label[row]} (expected)": expected}
         found["predicted − expected"] = predicted - expected
     return found, limit
-
-
-def _clusters(page: Page) -> dict[str, Any]:
-    """Return the clusters by class: classes with a shortcut and with several clusters first."""
-    by_class = {name: list(group) for name, group in itertools.groupby(page.clusters, lambda each: each.name)}
-    marked = {each.name for each in page.shortcuts}
-    several = [name for name, group in by_class.items() if len(group) > 1]
-    several.sort(key=lambda name: (name not in marked, -len(by_class[name]), name))
-    return {
-        "groups": [(name, by_class[name], name in marked) for name in several[:GROUPS]],
-        "clustered": len(by_class),
-        "several": len(several),
-        "single": sorted(by_class.keys() - several),
-    }

@@ -17,7 +17,6 @@ from saliscope.runs.report import images, metadata
 from saliscope.runs.report.analysis import label_errors, maps, shortcuts, slices, summary
 from saliscope.runs.report.analysis.clusters import Features, find_clusters
 from saliscope.runs.report.analysis.columns import Columns, distinct
-from saliscope.runs.report.images import Read
 from saliscope.runs.results import Progress
 from saliscope.runs.rows import Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
@@ -33,7 +32,7 @@ TYPICAL = 6
 class Report:
     """The inputs of a report."""
 
-    read: Read
+    read: Callable[[str], Image.Image | None]
     """Returns the image of a path, or None if it is not available anymore."""
     model: Model | None = None
     """Determines the region that the network received, and computes the maps of the expected class of mistakes."""
@@ -69,6 +68,7 @@ class Page:
             raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
         self.names = distinct(self.manifest.get("classes", []))
         self.by_size = formats.by_size(self.settings.get("method", ""))
+        self.slices, self.unreadable = self._slices()
         self.all_maps = maps.read_all(data, columns, columns.codes, self.by_size, self._regions())
         self.maps = self.all_maps.sample
         self.features = Features(report.model) if report.model else None
@@ -76,14 +76,10 @@ class Page:
         self.clusters = find_clusters(self.maps)
         self.candidates = shortcuts.find_candidates(self.maps, self.clusters, self.crop)
         self.shortcuts = [candidate for candidate in self.candidates if candidate.is_shortcut]
-        self.errors: label_errors.LabelErrors | None = None
-        self.calibration: summary.Calibration | None = None
-        if not self.only_wrong:
-            self.calibration = summary.calibrate(columns.probability, columns.correct)
-            if self.manifest.get("score") not in ("sigmoid", "logit"):
-                self.errors = label_errors.find_label_errors(data, columns)
+        self.calibration = None if self.only_wrong else summary.calibrate(columns.probability, columns.correct)
+        is_single = self.manifest.get("score") not in ("sigmoid", "logit") and not self.only_wrong
+        self.errors = label_errors.find_label_errors(data, columns) if is_single else None
         self.confusions, self.different = summary.confusions(columns, PAIRS)
-        self.slices, self.unreadable = self._slices()
         self.packed_maps: list[dict[str, Any]] = []
         """The maps on the page; everything else refers to them by index."""
         self.shown: dict[int, int] = {}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import json
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,6 @@ WHOLE = 11_000_000
 """Bytes of all images in total; base64 adds a third."""
 MOST_EACH = 40_000
 
-Read = Callable[[str], "Image.Image | None"]
-
 
 def crop(image: Image.Image, preparation: Preparation | None) -> Image.Image:
     """Return the part of an image that the network received, or the whole image if that is not known."""
@@ -41,7 +40,6 @@ def crop(image: Image.Image, preparation: Preparation | None) -> Image.Image:
 
 def small(image: Image.Image, budget: int) -> dict[str, Any]:
     """Return a WebP `image` of at most `budget` bytes, if possible, as a data URL, with its size `w` and `h`."""
-    data, size = b"", image.size
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
         size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
@@ -89,8 +87,14 @@ class Links:
     def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
         self.address, self.settings = address.rstrip("/"), settings
         self.shared = set(classes) - set(distinct(classes))
-        self.options = _options(settings)
-        self.examples = _examples()
+        run_settings = dataclasses.replace(Settings.of(settings), layer=None)
+        known, options = METHODS[run_settings.method].options, run_settings.method_options()
+        # Those that differ from the defaults of the method, including seed and precision of the run.
+        self.options = {name: value for name, value in options.items() if value != known[name].default}
+        self.examples: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError):  # the examples of the app may not be installed
+            found = examples.all_examples().values()
+            self.examples = {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
         """Return the URL of a row, and whether every app has its image.
@@ -111,19 +115,3 @@ class Links:
         }
         query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
         return f"{self.address}/?{query}", example is not None
-
-
-def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the method that differ from its defaults, including seed and precision of the run."""
-    run_settings = dataclasses.replace(Settings.of(settings), layer=None)
-    options = METHODS[run_settings.method].options
-    return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
-
-
-def _examples() -> dict[str, str]:
-    """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
-    try:
-        found = examples.all_examples().values()
-        return {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
-    except (OSError, ValueError, KeyError):
-        return {}

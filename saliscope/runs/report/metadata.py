@@ -48,19 +48,14 @@ def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
         raise Refused(
             f"{source} has no column path. Its columns are {', '.join(table.column_names[:8])}. Add the paths."
         )
-    keys = pa.array(
-        [None if path is None else posixpath.normpath(str(path)) if is_local(str(path)) else str(path)
-         for path in table[path_at].to_pylist()],
-        pa.string(),
-    )  # fmt: skip
-    if pc.count_distinct(keys, mode="all").as_py() < len(keys):
-        counts = pc.value_counts(keys)
-        first = counts.filter(pc.greater(counts.field("counts"), 1))[0].as_py()
-        raise Refused(f"{source} has {first['counts']} rows of {first['values']!r}. Keep one row per image.")
+    given = table[path_at].cast(pa.string()).to_pylist()
+    keys = pa.array([posixpath.normpath(each) if each and is_local(each) else each for each in given], pa.string())
+    counts = pc.value_counts(keys)
+    if twice := counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist():
+        raise Refused(f"{source} has {twice[0]['counts']} rows of {twice[0]['values']!r}. Keep one row per image.")
     rows = pc.index_in(paths, value_set=keys).combine_chunks()
     if rows.null_count == len(rows):
-        first = str(paths[0].as_py()) if len(paths) else ""
-        raise Refused(f"{source} has no path of the run, such as {first!r}. Use the paths that the run has.")
+        raise Refused(f"{source} has no path of the run, such as {paths[0].as_py()!r}. Use the paths that the run has.")
     others = [name for name in table.column_names if name != path_at][:MOST]
     return {name: table[name].combine_chunks().take(rows) for name in others}
 

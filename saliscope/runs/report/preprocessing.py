@@ -123,9 +123,8 @@ def others(given: Preparation) -> Iterator[Other]:
 
 
 def _scale(side: int | tuple[int, int], factor: float) -> int | tuple[int, int]:
-    if isinstance(side, int):
-        return max(1, round(side * factor))
-    return max(1, round(side[0] * factor)), max(1, round(side[1] * factor))
+    height, width = (max(1, round(each * factor)) for each in ((side, side) if isinstance(side, int) else side))
+    return height if isinstance(side, int) else (height, width)
 
 
 def _reverse(image: Image.Image) -> Image.Image:

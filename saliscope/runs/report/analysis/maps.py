@@ -69,15 +69,13 @@ def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
 
     All maps are resized to height and width `size`.
     """
-    heights, widths = (np.asarray(table[name].fill_null(0)) for name in ("map_height", "map_width"))
-    has_map = np.asarray(table["map"].is_valid())
-    rows = np.flatnonzero(has_map)
-    values = np.zeros((len(rows), *size))
-    shapes = np.stack([heights, widths], axis=1)[rows]
+    rows = np.flatnonzero(np.asarray(table["map"].is_valid()))
+    table, values = table.take(rows), np.zeros((len(rows), *size))
+    shapes = np.stack([np.asarray(table[name]) for name in ("map_height", "map_width")], axis=1)
     for height, width in np.unique(shapes, axis=0).tolist():
         same = np.flatnonzero((shapes == (height, width)).all(1))
         for part in np.array_split(same, max(1, -(-len(same) * height * width // CELLS))):
-            array = maps_of(table.take(rows[part]))
+            array = maps_of(table.take(part))
             array = np.where(np.isfinite(array), array, 0.0)
             values[part] = pool(np.abs(array) if by_size else array, size)
     return Maps(rows, values, shares(values))
@@ -95,11 +93,8 @@ def pool(values: Floats, size: tuple[int, int], box: Sequence[float] = (0.0, 0.0
     if values.shape[-2:] == size and tuple(box) == (0, 0, 1, 1):
         return values
     left, top, right, bottom = box
-    rows, columns = (
-        _overlaps(cells, side, *span)
-        for cells, side, span in zip(values.shape[-2:], size, ((top, bottom), (left, right)), strict=True)
-    )
-    return np.asarray(rows @ values @ columns.T)
+    rows = _overlaps(values.shape[-2], size[0], top, bottom)
+    return np.asarray(rows @ values @ _overlaps(values.shape[-1], size[1], left, right).T)
 
 
 def _overlaps(cells: int, side: int, low: float, high: float) -> Floats:
@@ -198,24 +193,23 @@ def read_all(
     size = columns.map_size
     chosen = choose_sample(columns, size)
     found = {name: Region(*np.full((2, len(columns)), np.nan, dtype=np.float32)) for name in regions}
-    means = np.zeros((1 + int(groups.max(initial=-1)), *size))
-    counts = np.zeros(len(means), dtype=np.int64)
+    means = np.zeros((2 + int(groups.max(initial=-1)), *size))  # the last one is of maps without a class
     kept = [(np.zeros(0, dtype=np.int64), np.zeros((0, *size)))]
     for start, table in data.batches(MAPS, ROWS):
         maps = read_maps(table, by_size=by_size, size=size)
         rows = maps.rows + start
-        for name, cover in regions.items() if len(rows) else ():
+        if not len(rows):
+            continue
+        for name, cover in regions.items():
             region = cover(rows) if callable(cover) else cover
             found[name].shares[rows] = (maps.relevance * region).sum((1, 2))
             found[name].uniform[rows] = region.mean((-2, -1))
         order = np.argsort(groups[rows], kind="stable")
-        order = order[groups[rows][order] >= 0]
-        codes, starts, numbers = np.unique(groups[rows][order], return_index=True, return_counts=True)
-        if len(codes):
-            means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)
-            counts[codes] += numbers
+        codes, starts = np.unique(groups[rows][order], return_index=True)
+        means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)
         inside = chosen[rows] & np.isfinite(maps.relevance).all((1, 2))
         kept.append((rows[inside], maps.values[inside]))
+    counts = np.bincount(groups[columns.readable & (groups >= 0)], minlength=len(means))
     means /= np.maximum(counts, 1)[:, None, None]
     rows, values = map(np.concatenate, zip(*kept, strict=True))
     sample = Sample(rows, values, np.array([str(columns.target[row]) for row in rows], dtype=object))

@@ -128,7 +128,7 @@ def _squares(grid: Floats) -> tuple[Floats, list[Box]]:
     corners = [(x, y) for y in range(rows - high + 1) for x in range(columns - wide + 1)]
     boxes = [(x / columns, y / rows, (x + wide) / columns, (y + high) / rows) for x, y in corners]
     outer = [number for number, box in enumerate(boxes) if describe(box) != "center"]
-    sums = sliding_window_view(grid, (high, wide), (1, 2)).sum((-2, -1)).reshape(len(grid), -1)
+    sums = sliding_window_view(grid, (high, wide), (1, 2)).sum((-2, -1)).reshape(len(grid), len(boxes))
     return sums[:, outer], [boxes[number] for number in outer]
 
 

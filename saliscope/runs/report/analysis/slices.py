@@ -117,10 +117,8 @@ def _test_values(
         both = (counts[k] > 0) & (counts[k] < totals)  # labels with images inside and outside
         inside, outside = counts[k, both], (totals - counts[k])[both]
         if min(inside.sum(), outside.sum()) >= LEAST:
-            rate, rest = (
-                Rate(int(correct.sum()), int(images.sum()))
-                for correct, images in ((hits[k, both], inside), ((right - hits[k])[both], outside))
-            )
+            rate = Rate(int(hits[k, both].sum()), int(inside.sum()))
+            rest = Rate(int((right - hits[k])[both].sum()), int(outside.sum()))
             p = more_mistakes(inside - hits[k, both], inside, (totals - right)[both], totals[both])
             found.append(Slice(column, name, rate, rest, p, np.flatnonzero(codes == k)))
     return found

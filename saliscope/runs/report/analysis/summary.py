@@ -146,14 +146,10 @@ def finding_rows(columns: Columns) -> list[dict[str, Any]]:
         code, first, count = found["code"], found["row_min"], found["row_count"]
         messages = zip(lists[first].as_py(), texts[first].as_py() or [], strict=False)
         example = next((text for name, text in messages if name == code), "")
-        row = {"code": code, "title": title(code), "count": count, "share": count / readable, "example": example}
+        title = TITLES.get(code) or code.replace("_", " ").capitalize()
+        row = {"code": code, "title": title, "count": count, "share": count / readable, "example": example}
         rows.append(row)
     return rows
-
-
-def title(code: str) -> str:
-    """Return the title of a finding."""
-    return TITLES.get(code) or code.replace("_", " ").capitalize()
 
 
 BINS = 15
@@ -171,11 +167,6 @@ class Bin:
     high: float
     confidence: float
     rate: Rate
-
-    @property
-    def range(self) -> str:
-        """The probabilities as text."""
-        return f"{100 * self.low:.1f} to {100 * self.high:.1f}%"
 
 
 @dataclass(frozen=True)
