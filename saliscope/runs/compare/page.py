@@ -122,13 +122,13 @@ def class_rows(result: Comparison) -> list[dict[str, Any]]:
 
 
 class _Pictures:
-    """The images and maps on the page. `missing` of the `requested` images are not available."""
+    """The images and maps on the page. `missing` is the number of images that are not available."""
 
     def __init__(self, runs: Sequence[FinishedRun]) -> None:
         self.runs = runs
         self.images: list[dict[str, Any]] = []
         self.maps: list[dict[str, Any]] = []
-        self.missing = self.requested = 0
+        self.missing = 0
 
     def cards(self, shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows of the table with the indices of their images and maps."""
@@ -137,7 +137,6 @@ class _Pictures:
         for row, *records in zip(shown, *tables, strict=True):
             pairs = [*zip(self.runs, records, strict=True)]
             image = next(filter(None, (run.image(each["path"], each["sha256"]) for run, each in pairs)), None)
-            self.requested += 1
             self.missing += image is None
             figures = [self._figure(image, record, run.preparation) for run, record in pairs]
             cards.append({**row, "photo": self._photo(image, None), "figures": dict(zip("ab", figures, strict=True))})

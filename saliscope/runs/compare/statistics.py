@@ -257,10 +257,8 @@ def align(a: FinishedRun, b: FinishedRun) -> Alignment:
         boxes = common_boxes(a.preparation, b.preparation)
     if boxes is None:
         return Alignment()
-    first, second = (
-        Frame(box, formats.by_size(run.data.settings.get("method", ""))) for box, run in zip(boxes, (a, b), strict=True)
-    )
-    return Alignment((first, second))
+    by_size = [formats.by_size(run.data.settings.get("method", "")) for run in (a, b)]
+    return Alignment((Frame(boxes[0], by_size[0]), Frame(boxes[1], by_size[1])))
 
 
 def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:

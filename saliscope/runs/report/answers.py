@@ -84,11 +84,6 @@ class Answers:
         self._find_miscalibration()
         self.all.sort(key=lambda each: (not each.is_fault, -each.count))
 
-    @property
-    def rows(self) -> list[int]:
-        """The rows of the images that are shown with answers."""
-        return [row for answer in self.all[:SHOWN] for row in answer.rows]
-
     def _find_unreadable(self) -> None:
         """Images that cannot be read, in a folder if most of them are there. A few elsewhere are an observation."""
         bad = ~self.columns.readable

@@ -56,7 +56,8 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
     unit = formats.unit(page.settings.get("method", ""), data.manifest.get("score", ""))
     mistakes = summary.most_confident(columns, columns.wrong, MISTAKES)
     errors = page.errors.rows[: LIMITS["error_cards"]].tolist() if page.errors and page.errors.tested else []
-    _choose(page, [*found.rows, *mistakes, *errors])
+    evidence = [row for answer in found.all[: LIMITS["answers"]] for row in answer.rows]
+    _choose(page, [*evidence, *mistakes, *errors])
     rows, findings = summary.class_rows(columns, page.all_maps), summary.finding_rows(columns)
     means = [(row, page.add_map(row["mean"])) for row in rows]
     entries = _images(page)

@@ -69,7 +69,8 @@ class Columns:
         self.groups = self.label if (self.label.codes >= 0).any() else self.target
         self.codes = np.where(self.readable, self.groups.codes, -1)
         """The groups of the images that could be read, or -1."""
-        labeled = data.manifest.get("labeled") or Counter(self.label_index[self.label_index >= 0].tolist())
+        counts = np.unique(self.label_index[self.label_index >= 0], return_counts=True)
+        labeled = data.manifest.get("labeled") or dict(zip(*counts, strict=True))
         self.labeled = {int(index): int(count) for index, count in labeled.items()}
         """Predicted images per labeled class, with or without a row; a run may contain only rows of mistakes."""
 

@@ -91,10 +91,8 @@ def count_tested(maps: Sample, clusters: list[Cluster], candidates: list[Candida
     counts, total = Counter(maps.classes.tolist()), len(maps.rows)
     enough = {cluster.name for cluster in clusters if total - counts[cluster.name] >= MANY}
     unread = sum(not candidate.others for candidate in candidates if candidate.name in enough)
-    largest = max(counts.values(), default=0)
-    return {
-        "classes": len(counts), "tested": len(enough) - unread, "unread": unread, "largest": largest, "maps": total
-    }  # fmt: skip
+    tested = {"classes": len(counts), "tested": len(enough) - unread, "unread": unread}
+    return tested | {"largest": max(counts.values(), default=0), "maps": total}
 
 
 def describe(box: Box) -> str:

@@ -266,11 +266,12 @@ def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | No
     if not is_imagenet(classes):
         return None
     wrong = columns.wrong & (columns.label_index >= 0)
-    pairs = Counter(zip(columns.label_index[wrong].tolist(), columns.prediction_index[wrong].tolist(), strict=True))
+    indices = np.stack([columns.label_index, columns.prediction_index])[:, wrong]
+    pairs, counts = np.unique(indices, axis=1, return_counts=True)
     images: Counter[str] = Counter()
     different: Counter[str] = Counter()
-    for pair, count in sorted(pairs.items()):
-        node = tree().common(*pair)
+    for label, prediction, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        node = tree().common(label, prediction)
         images[node] += count
         different[node] += 1
     return [
