@@ -13,7 +13,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -90,9 +90,7 @@ class FinishedRun:
     def settings(self) -> Settings:
         """The settings of the run."""
         stored = Settings.of(self.data.settings)
-        own = dict(stored.own)
-        if isinstance(own.get("size"), list):
-            own["size"] = tuple(own["size"])
+        own = _tuples(stored.own)
         own |= {name: self._resolve(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
         file, colon, factory = stored.model.rpartition(":")
         model = f"{self._resolve(file)}{colon}{factory}" if file.endswith(".py") else stored.model
@@ -179,10 +177,7 @@ class FinishedRun:
         if stored is None:
             model = self.try_model()
             return None if model is None else model.preparation
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-        }
-        return Preparation(**values)
+        return Preparation(**_tuples(stored))
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""
@@ -202,6 +197,11 @@ class FinishedRun:
                 warnings.warn(warning, stacklevel=3)
             model.network.to(place)
         return place
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tuples instead of lists, which JSON has."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 FILE = "evaluation.json"
