@@ -26,9 +26,8 @@ from torch import nn
 from benchmarks.data_sets import decode
 from saliscope.runs import run
 from saliscope.runs.finished_run import FinishedRun
-from saliscope.runs.report.answers import SHOWN, Answer
-from saliscope.runs.report.content import analyze
-from saliscope.runs.report.context import Report
+from saliscope.runs.report.answers import SHOWN, Answer, Answers
+from saliscope.runs.report.context import Page, Report
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
 from saliscope.zoo.model import Model, Preparation
@@ -179,7 +178,7 @@ def answer(case: Case) -> tuple[float, list[Answer]]:
         job = run.prepare(Settings(batch_size=50), str(images), out, model=model)
         run.run(job, decode=decode, workers=0)
         data = open_run(out)
-        found = analyze(data, Report(FinishedRun(data, decode, model).image, model))
+        found = Answers(Page(data, Report(FinishedRun(data, decode, model).image, model)))
         columns = found.page.columns
         accuracy = 1 - columns.wrong.sum() / max(1, sum(columns.labeled.values()))
         return float(accuracy), found.all

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,15 @@ from saliscope.runs import report as reporting
 from saliscope.runs import run as running
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.formats import by_size, plural
-from saliscope.runs.report import metadata as added
-from saliscope.runs.report.images import check_link, small
-from saliscope.runs.results import IndexResult, ReportResult
+from saliscope.runs.report.analysis.columns import evenly
+from saliscope.runs.report.images import check_link, crop, small
+from saliscope.runs.results import IndexResult, Progress, ReportResult
 from saliscope.runs.rows import SCHEMA, RunData, map_of
 from saliscope.runs.run import Detail, Report
 from saliscope.runs.settings import PREDICTED, Settings, check_engine
 from saliscope.runs.shards import open_run, read_manifest
-from saliscope.zoo import Model, devices
-from saliscope.zoo.model import upright
+from saliscope.zoo import Model
 
-Progress = Callable[[int, int], object]
-"""Called with the number of finished images and the total number. An exception in it stops the work."""
 SHOWN = 6
 """Number of images, evenly spaced over the rows."""
 SIDE = 192
@@ -97,8 +93,8 @@ def explain(
     """
     values = {name: value for name, value in locals().items() if name in Settings.__dataclass_fields__}
     check_engine(engine, device, workers, address=address, gpus=gpus, min_workers=min_workers)
-    given = _checked(model, model_options)
-    settings = Settings(**values | {"model": given.name if given else str(model), "own": _plain(model_options)})
+    name, own, given = _given(model, model_options)
+    settings = Settings(**values | {"model": name, "own": own})
     here = "cpu" if engine == "ray" else device  # with Ray, only the workers have the device
     job = running.prepare(settings, str(source), out, limit=limit, device=here, model=given)
     decode = uploads.open_image
@@ -151,26 +147,21 @@ def index(
         >>> runs.index("images", "units", layers=["head"]).counts["channels"]
         1280
     """
-    given = _checked(model, model_options)
-    name = given.name if given else str(model)
-    settings = units.IndexSettings(name, _plain(model_options), tuple(layers), top, effects, batch_size, synthetic)
+    name, own, given = _given(model, model_options)
+    settings = units.IndexSettings(name, own, tuple(layers), top, effects, batch_size, synthetic)
     labeler = units.open_labeler(words, encoder) if words or encoder else None
     job = units.prepare(settings, str(source), out, limit=limit, model=given, labeler=labeler)
     return units.write_index(job, decode=uploads.open_image, workers=workers, device=device, report=progress)
 
 
-def _plain(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return arguments of `load_model` with paths as strings."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in (options or {}).items()}
-
-
-def _checked(model: str | Model, options: Mapping[str, Any] | None) -> Model | None:
-    """Return the model if it is loaded, or None for a name.
+def _given(model: str | Model, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any], Model | None]:
+    """Return the name of a model, the arguments of `load_model` with paths as strings, and the model if it is loaded.
 
     Errors   Refused for other objects, for options of a loaded model, and for a network in training mode
     """
     if isinstance(model, str):
-        return None
+        plain = {name: str(value) if isinstance(value, Path) else value for name, value in (options or {}).items()}
+        return model, plain, None
     if not isinstance(model, Model):
         raise Refused(
             f"A {type(model).__name__} has no class names and no preprocessing. Pass a saliscope.zoo.Model, or the "
@@ -180,7 +171,7 @@ def _checked(model: str | Model, options: Mapping[str, Any] | None) -> Model | N
         raise Refused(f"{model.name} is already loaded, so model_options have no effect. Pass them to load_model.")
     if any(module.training for module in model.network.modules()):
         raise Refused(f"The network of {model.name} is in training mode. Call network.eval() first.")
-    return model
+    return model.name, {}, model
 
 
 def open(folder: str | Path, *, model: Model | None = None) -> Run:
@@ -280,13 +271,7 @@ class Run(FinishedRun):
             0
         """
         check_link(link)
-        place, model = devices.choose(device), self.try_model()
-        if model is not None:
-            if warning := devices.compare(model, place):
-                warnings.warn(warning, stacklevel=2)
-            model.network.to(place)
-        needed = mask is not None or metadata is not None
-        paths = self.data.columns(["path"])["path"] if needed else pa.chunked_array([], pa.string())
+        self.move(device)
         missing: set[str] = set()
 
         def read(path: str) -> Image.Image | None:
@@ -297,11 +282,11 @@ class Run(FinishedRun):
 
         inputs = reporting.Report(
             read=read,
-            model=model,
+            model=self.try_model(),
             box=box,
-            mask=None if mask is None else added.find_masks(Path(mask), paths.to_pylist()),
+            mask=mask,
             link=link,
-            metadata=None if metadata is None else added.read(str(metadata), paths),
+            metadata=metadata,
             source=self.source,
             progress=progress,
         )
@@ -345,8 +330,7 @@ class Run(FinishedRun):
             values["accuracy"] = f"{self.accuracy:.1%} of {counts['labeled']:,} labeled images"
         names = ("model", "method", "layer", "target", "where", "options")
         values |= {name: settings[name] for name in names if settings[name] not in (None, "", {})}
-        numbers = np.unique(np.linspace(0, max(0, len(self) - 1), SHOWN).round().astype(int))
-        drawn = [(row, self._draw(row)) for row in self.data.take(numbers[: len(self)]).to_pylist()]
+        drawn = [(row, self._draw(row)) for row in self.data.take(evenly(np.arange(len(self)), SHOWN)).to_pylist()]
         figures = [(row, image and small(image, BYTES)) for row, image in drawn]
         content = pages.notebook(rows=list(values.items()), figures=figures)
         images = [image for _, image in drawn if image is not None]
@@ -361,6 +345,6 @@ class Run(FinishedRun):
             height, width = values.shape
             image = Image.new("RGB", (SIDE, max(1, round(SIDE * height / width))), "gray")
         else:
-            image = self.preparation.crop(upright(image))
+            image = crop(image, self.preparation)
             image.thumbnail((SIDE, SIDE))
         return overlay(image, values, signed=not by_size(self.settings.method))

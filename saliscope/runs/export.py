@@ -15,7 +15,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,7 +29,7 @@ from saliscope.errors import Refused
 from saliscope.images.pixels import encode
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.formats import as_numbers
-from saliscope.runs.results import ExportResult
+from saliscope.runs.results import ExportResult, Progress
 from saliscope.runs.rows import SCHEMA, Floats, map_of
 from saliscope.runs.shards import refuse_disk_errors
 from saliscope.zoo import Preparation
@@ -46,9 +45,7 @@ SHARD = 2**28
 """Bytes of images and heatmaps per shard."""
 
 
-def export(
-    run: FinishedRun, to: str, out: str | Path, *, progress: Callable[[int, int], object] | None = None
-) -> ExportResult:
+def export(run: FinishedRun, to: str, out: str | Path, *, progress: Progress | None = None) -> ExportResult:
     """Copy the images that are still available with their rows and heatmaps into a new folder.
 
     Args     to: "hf" for Hugging Face datasets, "coco" or "fiftyone"
@@ -81,26 +78,19 @@ def export(
             if progress is not None:
                 progress(start + len(table), len(run.data))
 
-    with refuse_disk_errors(folder), _remove_unfinished(folder):
+    is_new = not folder.exists()
+    with refuse_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        FORMATS[to](folder, run, records())
-        if not written:
-            raise Refused(f"None of the images of the run is in {run.source!r} anymore. Restore them there.")
+        try:
+            FORMATS[to](folder, run, records())
+            if not written:
+                raise Refused(f"None of the images of the run is in {run.source!r} anymore. Restore them there.")
+        except BaseException:  # so that the same command can run again
+            shutil.rmtree(folder, ignore_errors=True)
+            if not is_new:
+                folder.mkdir(exist_ok=True)
+            raise
     return ExportResult(folder, to, written, missing)
-
-
-@contextmanager
-def _remove_unfinished(folder: Path) -> Iterator[None]:
-    """Delete the files of an export that failed, so that the same command can run again."""
-    new = not folder.exists()
-    try:
-        yield
-    except BaseException:
-        for path in folder.iterdir() if folder.is_dir() else ():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if new and folder.is_dir():
-            folder.rmdir()
-        raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,20 +108,15 @@ class Heatmap:
 
 def place(values: Floats, box: tuple[float, float, float, float], size: tuple[int, int]) -> Floats:
     """Return a map `[h, w]` at its position in an image of this width and height, with 0 outside of it."""
-    width, height = size
-    left, top, right, bottom = (round(edge * side) for edge, side in zip(box, (width, height) * 2, strict=True))
+    left, top, right, bottom = (round(edge * side) for edge, side in zip(box, size * 2, strict=True))
     inner = max(1, right - left), max(1, bottom - top)
-    scaled = np.asarray(Image.fromarray(values.astype(np.float32)).resize(inner, Image.Resampling.BILINEAR))
-    whole = np.zeros((height, width))
-    x, y = max(left, 0), max(top, 0)
-    part = scaled[y - top : height - top, x - left : width - left]
-    whole[y : y + part.shape[0], x : x + part.shape[1]] = part
-    return whole
+    whole = Image.new("F", size)
+    whole.paste(Image.fromarray(values.astype(np.float32)).resize(inner, Image.Resampling.BILINEAR), (left, top))
+    return np.asarray(whole, dtype=np.float64)
 
 
 def heatmap(values: Floats, preparation: Preparation, size: tuple[int, int]) -> Heatmap:
     """Return the heatmap of a map `[h, w]` for an image of this width and height."""
-    values = np.where(np.isfinite(values), values, 0.0)
     scale = min(1.0, SIDE / max(size))
     small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
     placed = place(values, preparation.window(*size), small)
@@ -141,7 +126,7 @@ def heatmap(values: Floats, preparation: Preparation, size: tuple[int, int]) -> 
 
 
 class Record:
-    """A row with the bytes of its image, its width and height, and its map `[h, w]` if it has one.
+    """A row with the bytes of its image, its width and height, and its map `[h, w]`, 0 where it is not finite.
 
     `png` is the heatmap of the map, and `columns` are those of every format; NaN and infinite numbers are None.
     """
@@ -149,14 +134,10 @@ class Record:
     def __init__(self, row: dict[str, Any], data: bytes, size: tuple[int, int], preparation: Preparation) -> None:
         self.row, self.data, self.size = row, data, size
         self.columns = {name: as_numbers(row[name]) for name in COLUMNS}
-        self.values: Floats | None = None
-        self.png: bytes | None = None
-        self.range: dict[str, float] = {}
-        if row["map"] is not None:
-            self.values = map_of(row).astype(np.float64)
-            found = heatmap(self.values, preparation, size)
-            self.png = encode(Image.fromarray(found.pixels), "PNG")
-            self.range = {"heatmap_low": found.low, "heatmap_high": found.high}
+        self.values = np.nan_to_num(map_of(row).astype(np.float64), posinf=0, neginf=0)
+        found = heatmap(self.values, preparation, size)
+        self.png = encode(Image.fromarray(found.pixels), "PNG")
+        self.range = {"heatmap_low": found.low, "heatmap_high": found.high}
 
     def save(self, images: Path, heatmaps: Path, number: int) -> str:
         """Copy the image, and write its heatmap to another folder with `.png` after its name.
@@ -168,8 +149,7 @@ class Record:
         suffix = path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]{1,5}", path.suffix.lower()) else ".img"
         name = f"{number:08d}-{stem}{suffix}"
         (images / name).write_bytes(self.data)
-        if self.png is not None:
-            (heatmaps / f"{name}.png").write_bytes(self.png)
+        (heatmaps / f"{name}.png").write_bytes(self.png)
         return name
 
 
@@ -202,8 +182,7 @@ A pixel p of `heatmap` is heatmap_low + p / 255 * (heatmap_high - heatmap_low).
 
 def _write_huggingface(folder: Path, run: FinishedRun, records: Iterable[Record]) -> None:
     """Write a shard as soon as it is full."""
-    names = {name: run.data.settings.get(name) for name in ("model", "method")}
-    (folder / "README.md").write_text(README.format(**names), encoding="utf-8")
+    (folder / "README.md").write_text(README.format(**run.data.settings), encoding="utf-8")
     (folder / "data").mkdir()
     numbers, records = itertools.count(), iter(records)
     while rows := list(_first_shard(records)):
@@ -215,10 +194,9 @@ def _first_shard(records: Iterator[Record]) -> Iterator[dict[str, Any]]:
     """Yield the rows of the next shard."""
     size = 0
     for record in records:
-        heat = None if record.png is None else {"bytes": record.png, "path": None}
-        image = {"bytes": record.data, "path": record.row["path"]}
+        image, heat = {"bytes": record.data, "path": record.row["path"]}, {"bytes": record.png, "path": None}
         yield {**record.columns, "image": image, "heatmap": heat, **record.range}
-        size += len(record.data) + len(record.png or b"")
+        size += len(record.data) + len(record.png)
         if size >= SHARD:
             return
 
@@ -239,8 +217,7 @@ def _write_coco(folder: Path, run: FinishedRun, records: Iterable[Record]) -> No
         name = record.save(folder / "images", folder / "heatmaps", number - 1)
         width, height = record.size
         image = {"id": number, "file_name": f"images/{name}", "width": width, "height": height, **record.columns}
-        if record.png is not None:
-            image |= {"heatmap": f"heatmaps/{name}.png", **record.range}
+        images.append(image | {"heatmap": f"heatmaps/{name}.png", **record.range})
         if (region := _region(record, run.model.preparation)) is not None:
             index, text = record.row["target_index"], str(record.row["target"])
             if index is None or index >= len(names):  # a sentence, or a class without a name
@@ -249,7 +226,6 @@ def _write_coco(folder: Path, run: FinishedRun, records: Iterable[Record]) -> No
                     categories.append({"id": index + 1, "name": text, "supercategory": ""})
             ids = {"id": len(annotations) + 1, "image_id": number, "category_id": index + 1}
             annotations.append(ids | region)
-        images.append(image)
     info = {"description": "Written by Saliscope", "settings": run.data.settings}
     content = {"info": info, "images": images, "annotations": annotations, "categories": categories}
     (folder / "annotations.json").write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
@@ -257,10 +233,7 @@ def _write_coco(folder: Path, run: FinishedRun, records: Iterable[Record]) -> No
 
 def _region(record: Record, preparation: Preparation) -> dict[str, Any] | None:
     """Return the region of a map as an annotation, or None if none of its values is positive."""
-    if record.values is None:
-        return None
-    values = np.where(np.isfinite(record.values), record.values, 0.0)
-    placed = place(values, preparation.window(*record.size), record.size)
+    placed = place(record.values, preparation.window(*record.size), record.size)
     if placed.max() <= 0:
         return None
     inside = placed >= HALF * placed.max()
@@ -315,9 +288,8 @@ def _sample(record: Record, name: str) -> dict[str, Any]:
         sample["prediction"]["confidence"] = columns["probability"]
     sample |= {name: columns[name] for name in ("path", "correct", "score", "label_probability")}
     sample["findings"] = record.row["findings"] or []
-    if record.png is not None:
-        path = f"fields/heatmap/{name}.png"
-        sample["heatmap"] = {"_cls": "Heatmap", "tags": [], "map_path": path, "range": [0, 255]}
+    path = f"fields/heatmap/{name}.png"
+    sample["heatmap"] = {"_cls": "Heatmap", "tags": [], "map_path": path, "range": [0, 255]}
     return sample | record.range
 
 

@@ -13,7 +13,7 @@ import os
 import random
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -28,8 +28,8 @@ from saliscope.errors import Refused
 from saliscope.runs.decoding import Decode
 from saliscope.runs.explaining import embed, find_sentences
 from saliscope.runs.items import Item, is_local, read
-from saliscope.runs.results import EvaluationResult
-from saliscope.runs.rows import RunData, map_of
+from saliscope.runs.results import EvaluationResult, Progress
+from saliscope.runs.rows import Integers, RunData, map_of
 from saliscope.runs.run import load
 from saliscope.runs.settings import Settings
 from saliscope.runs.sources import lists, tables, tars
@@ -40,26 +40,6 @@ from saliscope.zoo.weights import weights_hash
 
 ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
 """A byte of a file name that is not UTF-8, as `Location.to_text` writes it."""
-
-
-class RowIndex:
-    """The rows of a run by the values of a column: eight bytes per row."""
-
-    def __init__(self, data: RunData, column: str) -> None:
-        self._data, self._column = data, column
-        parts = [
-            np.fromiter(map(hash, table[column].to_pylist()), np.int64, len(table))
-            for _, table in data.batches([column])
-        ]
-        self._values = np.concatenate([np.zeros(0, np.int64), *parts])
-
-    def find(self, value: str, wanted: str) -> str | None:
-        """Return another column of the first row with this value, or None."""
-        for row in np.flatnonzero(self._values == hash(value)):
-            found = self._data.take([int(row)], [self._column, wanted])
-            if found[self._column][0].as_py() == value:
-                return None if found[wanted][0].as_py() is None else str(found[wanted][0])
-        return None
 
 
 class Finder:
@@ -104,14 +84,13 @@ class FinishedRun:
     def __init__(self, data: RunData, decode: Decode, model: Model | None = None) -> None:
         """Args     model: the network of the run, if it cannot be loaded by the name that the run has."""
         self.data, self._decode, self._given = data, decode, model
+        self._hashes = functools.cache(self._read_hashes)
 
     @cached_property
     def settings(self) -> Settings:
         """The settings of the run."""
         stored = Settings.of(self.data.settings)
-        own = dict(stored.own)
-        if isinstance(own.get("size"), list):
-            own["size"] = tuple(own["size"])
+        own = _tuples(stored.own)
         own |= {name: self._resolve(own[name]) for name in ("weights", "labels") if isinstance(own.get(name), str)}
         file, colon, factory = stored.model.rpartition(":")
         model = f"{self._resolve(file)}{colon}{factory}" if file.endswith(".py") else stored.model
@@ -160,20 +139,25 @@ class FinishedRun:
             return None
         if data is None:
             return None
-        digest = self._rows.find(path, "sha256") if digest is None else digest
+        digest = self._find("path", path, "sha256") if digest is None else digest
         return data if digest == hashlib.sha256(data).hexdigest() else None
-
-    @cached_property
-    def _rows(self) -> RowIndex:
-        return RowIndex(self.data, "path")
-
-    @cached_property
-    def _digests(self) -> RowIndex:
-        return RowIndex(self.data, "sha256")
 
     def path_of(self, digest: str) -> str | None:
         """Return the path of the first image with this SHA-256, or None."""
-        return self._digests.find(digest, "path")
+        return self._find("sha256", digest, "path")
+
+    def _find(self, column: str, value: str, wanted: str) -> Any:
+        """Return another column of the first row with this value, or None."""
+        for row in np.flatnonzero(self._hashes(column) == hash(value)).tolist():
+            (found,) = self.data.take([row], [column, wanted]).to_pylist()
+            if found[column] == value:
+                return found[wanted]
+        return None
+
+    def _read_hashes(self, column: str) -> Integers:
+        """Return the hash of each value of a column: eight bytes per row."""
+        values = (value for _, table in self.data.batches([column]) for value in table[column].to_pylist())
+        return np.fromiter(map(hash, values), np.int64, len(self.data))
 
     @cached_property
     def model(self) -> Model:
@@ -188,14 +172,12 @@ class FinishedRun:
 
     @cached_property
     def preparation(self) -> Preparation | None:
-        """The preprocessing of the run, without loading the network; None if it was not stored."""
+        """The preprocessing of the run: as stored, or that of the network, or None if that is not available."""
         stored = self.data.manifest.get("preprocessing")
         if stored is None:
-            return None if self._given is None else self._given.preparation
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-        }
-        return Preparation(**values)
+            model = self.try_model()
+            return None if model is None else model.preparation
+        return Preparation(**_tuples(stored))
 
     def try_model(self) -> Model | None:
         """Return the network of the run, or None if it is not available or has changed."""
@@ -203,6 +185,23 @@ class FinishedRun:
             return self.model
         except (Refused, ModelUnavailable):
             return None
+
+    def move(self, device: str) -> torch.device:
+        """Move the network, if it is available, to a device, and return the device. Warn if its maps differ there.
+
+        Errors   Refused if the device is not available
+        """
+        place, model = devices.choose(device), self.try_model()
+        if model is not None:
+            if warning := devices.compare(model, place):
+                warnings.warn(warning, stacklevel=3)
+            model.network.to(place)
+        return place
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with tuples instead of lists, which JSON has."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 FILE = "evaluation.json"
@@ -220,7 +219,7 @@ def evaluate(
     precision: str = "auto",
     seed: int = 0,
     device: str = "cpu",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> EvaluationResult:
     """Evaluate a random sample of the maps, compared with control maps, and save the result as evaluation.json.
 
@@ -253,10 +252,7 @@ def evaluate(
     rows = _sample(run, images, seed)
     sentences = find_sentences(run.settings, run.model)
     similarity = embed(run.model, sentences)[1] if sentences else None
-    place = devices.choose(device)
-    if warning := devices.compare(run.model, place):
-        warnings.warn(warning, stacklevel=2)
-    network = run.model.network.to(place)
+    place = run.move(device)
     evaluations: list[Evaluation] = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
@@ -265,7 +261,7 @@ def evaluate(
         options: dict[str, Any] = {"metrics": names, "steps": steps, "precision": precision, "seed": seed}
         target = [row["target_index"] for row, _ in batch] if similarity is None else similarity
         options["score"] = run.model.score_kind
-        evaluations.append(explainers.evaluate(network, inputs, torch.stack(maps), target=target, **options))
+        evaluations.append(explainers.evaluate(run.model.network, inputs, torch.stack(maps), target=target, **options))
         precision = evaluations[-1].options["precision"]  # the first batch determines it for all batches
         if progress is not None:
             progress(start + len(batch), len(rows))
@@ -326,23 +322,23 @@ def _join(parts: Sequence[Any]) -> Any:
 
 def _summarize(evaluation: Evaluation, metric: str) -> dict[str, Any]:
     known = find_metric(metric)
-    mean, error = evaluation.mean_and_error(metric)
     comparisons = evaluation.comparisons.get(metric, {})
-    verdicts = {control: comparison.verdict for control, comparison in comparisons.items()}
-    groups = {name: [c for c, value in verdicts.items() if value == verdict] for verdict, name in GROUPS.items()}
-    controls = {c: evaluation.mean_and_error(metric, c) for c in evaluation.controls.get(metric, {})}
+    groups = {name: [c for c, each in comparisons.items() if each.verdict == kind] for kind, name in GROUPS.items()}
     return {
         "title": known.title,
         "unit": evaluation.unit(metric),
         "higher": known.higher,
-        "mean": _number(mean),
-        "error": _number(error),
+        **_mean_and_error(evaluation, metric),
         **groups,
-        "controls": {c: {"mean": _number(m), "error": _number(e)} for c, (m, e) in controls.items()},
+        "controls": {c: _mean_and_error(evaluation, metric, c) for c in evaluation.controls.get(metric, {})},
         "p": {control: _number(comparison.p) for control, comparison in comparisons.items()},
         "p_adjusted": {control: _number(comparison.p_adjusted) for control, comparison in comparisons.items()},
         "sentence": evaluation.sentence(metric) + ".",
     }
+
+
+def _mean_and_error(evaluation: Evaluation, metric: str, control: str | None = None) -> dict[str, float | None]:
+    return dict(zip(("mean", "error"), map(_number, evaluation.mean_and_error(metric, control)), strict=True))
 
 
 def _number(value: float) -> float | None:

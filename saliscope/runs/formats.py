@@ -14,9 +14,9 @@ def percent(share: float | None) -> str:
     return "" if share is None or share != share else percentages.percent(float(share))
 
 
-def number(value: float | None) -> str:
-    """Format a value with three digits."""
-    return "" if value is None or value != value else f"{value:.3g}".replace("-", "−")
+def number(value: float | None, form: str = ".3g") -> str:
+    """Format a value, by default with three digits."""
+    return "" if value is None or value != value else percentages.number(value, form)
 
 
 def as_numbers(value: Any) -> Any:

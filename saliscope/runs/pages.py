@@ -55,19 +55,9 @@ def render(content: dict[str, Any], template: str, scripts: Sequence[Path]) -> s
         text = json.dumps(content["data"](), allow_nan=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))  # in a script, only "</" and "<!--" have a special meaning
 
-    return (
-        templates()
-        .get_template(template)
-        .render(
-            content
-            | {
-                "css": Markup((STATIC / "report.css").read_text(encoding="utf-8")),
-                "script": Markup(script),
-                "script_hash": f"sha256-{digest}",
-                "data": data,
-            }
-        )
-    )
+    css = Markup((STATIC / "report.css").read_text(encoding="utf-8"))
+    own = {"css": css, "script": Markup(script), "script_hash": f"sha256-{digest}", "data": data}
+    return templates().get_template(template).render(content | own)
 
 
 def text_of(name: str, /, **values: Any) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from saliscope.runs import pages
+
+Progress = Callable[[int, int], object]
+"""Called with the number of finished images and the total number. An exception in it stops the work."""
 
 
 class Result:

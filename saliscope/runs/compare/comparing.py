@@ -6,7 +6,7 @@ Rows are paired by path, or by the content of the images, in any order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from saliscope.errors import Refused
 from saliscope.runs.compare.statistics import Distribution, Frame, compare_maps
 from saliscope.runs.report.analysis.columns import class_names, distinct
+from saliscope.runs.report.analysis.maps import MAPS
+from saliscope.runs.results import Progress
 from saliscope.runs.rows import BATCH, Booleans, Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 
@@ -25,10 +27,9 @@ PATH, CONTENT = "path", "sha256"
 KEYS = (PATH, CONTENT)
 SAME, CHANGED, GAINED, LOST, ONLY_A, ONLY_B, UNREADABLE = "same changed gained lost only_a only_b unreadable".split()
 """What happened to an image. `changed`: another prediction that is not known to be better or worse."""
-MAPS = "maps"
+DISAGREE = "maps"
 LIGHT = "path sha256 label label_index prediction prediction_index probability correct target target_index".split()
 LIGHT += ["error", "map_height", "map_width"]
-CELLS = ["map", "map_scale", "map_height", "map_width"]
 SHOWN = 24
 """Images shown of each kind."""
 TABLE = pa.schema(
@@ -76,45 +77,23 @@ def pair(a: RunData, b: RunData, key: str = PATH) -> Pairing:
     """
     if key not in KEYS:
         raise Refused(f"Unknown key {key!r}. Match images by {' or '.join(KEYS)}.")
-    keys = [run.columns([key])[key] for run in (a, b)]
-    encoded = pa.chunked_array([*keys[0].chunks, *keys[1].chunks], pa.string()).dictionary_encode()
-    codes = np.concatenate([np.zeros(0, np.int32), *(each.indices.fill_null(-1) for each in encoded.chunks)])
-    count, (own, others) = int(codes.max(initial=-1)) + 1, np.split(codes, [len(keys[0])])
-    del encoded
-    first, first_b = _first(own, count), _first(others, count)
-    found = first_b[own]
-    again = (first[own] != np.arange(len(own))) & (found >= 0)
-    again_b = (first_b[others] != np.arange(len(others))) & (others >= 0)
-    if key == PATH:
-        _refuse_repeated(a, keys[0], again)
-        _refuse_repeated(b, keys[1], again_b)
+    own, others = (run.columns([key])[key] for run in (a, b))
+    found, first, first_b = _places(own, others), _places(own, own), _places(others, others)
+    again = (first < np.arange(len(own))) & (found >= 0)
+    again_b = (first_b < np.arange(len(others))) & (first_b >= 0)
+    for run, keys, repeats in ((a, own, again), (b, others, again_b)):
+        if key == PATH and repeats.any():
+            name, path = str(run.folder), keys[int(repeats.argmax())].as_py()
+            raise Refused(f"{name!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
     alone = ~again_b
     alone[found[found >= 0]] = False
     repeated = int(again.sum() + again_b.sum())
     return Pairing(key, np.flatnonzero(~again), found[~again], np.flatnonzero(alone), repeated)
 
 
-def _first(codes: NDArray[np.int32], count: int) -> Integers:
-    """Return the first place of each code, or -1; the last entry is that of the code -1, a missing key."""
-    first = np.full(count + 1, -1)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    first[-1] = -1
-    return first
-
-
-def _refuse_repeated(run: RunData, paths: pa.ChunkedArray, again: Booleans) -> None:
-    if again.any():
-        path = paths[int(again.argmax())].as_py()
-        raise Refused(f"{str(run.folder)!r} is damaged: it has several rows of {path!r}. Run saliscope explain again.")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """An image to show: the row in each run, and its row in the table. A higher `rank` is more important."""
-
-    rank: float
-    rows: tuple[int, int]
-    row: dict[str, Any]
+def _places(keys: pa.ChunkedArray, among: pa.ChunkedArray) -> Integers:
+    """Return the first place of each key among others, or -1 for one that is missing or not among them."""
+    return np.asarray(pc.index_in(keys, value_set=among, skip_nulls=True).fill_null(-1)).astype(np.int64)
 
 
 class Comparison:
@@ -149,14 +128,15 @@ class Comparison:
         self.correlation, self.overlap = Distribution(-1, 1), Distribution(0, 1)
         self.map_notes: Counter[str] = Counter()
         self.map_sizes: Counter[tuple[tuple[int, int], tuple[int, int]]] = Counter()
-        self.shown: defaultdict[str, list[Shown]] = defaultdict(list)
-        """The images with the highest rank of each kind, the highest first."""
+        self.shown: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        """The images with the highest `rank` of each kind, the highest first: their row of the table, and `rows` in the
+        runs."""
 
     def total(self, name: str) -> int:
         """Return the sum of a count over all labels."""
         return pc.sum(self.classes[name]).as_py() or 0
 
-    def rows(self, progress: Callable[[int, int], object] | None = None) -> Iterator[pa.Table]:
+    def rows(self, progress: Progress | None = None) -> Iterator[pa.Table]:
         """Yield the rows of the table of the comparison: the images of A in order, then those that are only in B.
 
         The result is complete at the end.
@@ -217,7 +197,7 @@ class Comparison:
         for name in (GAINED, LOST, CHANGED):
             self._show(name, np.flatnonzero(change == name), confidence, a, b, table)
         disagreement = -correlations.astype(np.float32)  # without the rounding errors of equal maps
-        self._show(MAPS, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
+        self._show(DISAGREE, np.flatnonzero(np.isfinite(correlations)), disagreement, a, b, table)
         return table
 
     def _same(self, a: Rows, b: Rows, name: str) -> Booleans:
@@ -229,18 +209,17 @@ class Comparison:
     def _maps(self, a: Rows, b: Rows, agree: Booleans) -> tuple[Floats, Floats, NDArray[np.object_]]:
         """Return the agreement of the maps of images with equal predictions and explained classes."""
         correlations, overlaps = np.full((2, len(agree)), np.nan)
-        notes = np.where(agree, "", "other prediction").astype(object)
-        same_target = self._same(a, b, "target")
-        notes[agree & ~same_target] = "other class explained"
-        self.other_targets += int((agree & ~same_target).sum())
-        rows = np.flatnonzero(agree & same_target)
+        explained = agree & self._same(a, b, "target")
+        notes = np.select([explained, agree], ["", "other class explained"], "other prediction").astype(object)
+        self.other_targets += int((agree & ~explained).sum())
+        rows = np.flatnonzero(explained)
         if self.frames is None:
             notes[rows] = "not compared"
             return correlations, overlaps, notes
         # At most 2^22 cells at once, so that large maps do not fill the memory.
         groups = np.cumsum((a.cells + b.cells)[rows]) // 2**22
         for chunk in (rows[groups == group] for group in np.unique(groups)):
-            maps = [side.run.take(side.rows[chunk], CELLS) for side in (a, b)]
+            maps = [side.run.take(side.rows[chunk], MAPS) for side in (a, b)]
             found = compare_maps(maps[0], maps[1], self.frames)
             correlations[chunk], overlaps[chunk], notes[chunk] = found[:3]
             self.map_sizes.update(found[3])
@@ -253,11 +232,10 @@ class Comparison:
     def _show(self, name: str, numbers: Integers, ranks: NDArray[Any], a: Rows, b: Rows, table: pa.Table) -> None:
         """Keep the images with the highest rank; of equal ranks, the first is kept."""
         best = numbers[np.argsort(-ranks[numbers], kind="stable")[:SHOWN]]
-        found = [
-            Shown(float(ranks[k]), (int(a.rows[k]), int(b.rows[k])), row)
-            for k, row in zip(best, table.take(best).to_pylist(), strict=True)
-        ]
-        self.shown[name] = sorted([*self.shown[name], *found], key=lambda each: -each.rank)[:SHOWN]
+        found = table.take(best).to_pylist()
+        for k, row in zip(best, found, strict=True):
+            row |= {"rank": float(ranks[k]), "rows": (int(a.rows[k]), int(b.rows[k]))}
+        self.shown[name] = sorted([*self.shown[name], *found], key=lambda row: -row["rank"])[:SHOWN]
 
 
 class Rows:

@@ -6,7 +6,7 @@ The templates `compare.html` and `compare.txt`, which is also for the terminal, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,18 @@ from pyarrow import parquet as pq
 from explainers import holm
 from saliscope.errors import Refused
 from saliscope.runs.compare import statistics
-from saliscope.runs.compare.comparing import CLASS_COUNTS, PATH, TABLE, Comparison, Shown
-from saliscope.runs.compare.statistics import Alignment, align
+from saliscope.runs.compare.comparing import CLASS_COUNTS, PATH, TABLE, Comparison
+from saliscope.runs.compare.statistics import align
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.pages import DRAWING_SCRIPTS, render, templates
 from saliscope.runs.report import images
-from saliscope.runs.report.analysis.maps import MOST, pack, pool
+from saliscope.runs.report.analysis.columns import MOST
+from saliscope.runs.report.analysis.maps import pack, pool
 from saliscope.runs.report.analysis.summary import Rate
-from saliscope.runs.results import ComparisonResult
+from saliscope.runs.results import ComparisonResult, Progress
 from saliscope.runs.rows import map_of
 from saliscope.runs.shards import refuse_disk_errors
-from saliscope.zoo import Model
+from saliscope.zoo import Preparation
 
 CLASSES, TRANSITIONS = 300, 100
 """Maximum number of rows of the tables; the Parquet file has all images."""
@@ -38,7 +39,7 @@ def compare(
     out: str | Path = "compare.html",
     *,
     match: str = PATH,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> ComparisonResult:
     """Compare this run (A) with another one (B), and write a page and next to it a Parquet file of the same name.
 
@@ -64,25 +65,27 @@ def compare(
                 for rows in result.rows(progress):
                     writer.write_table(rows)
             totals: dict[str, Any] = {name: result.total(name) for name in CLASS_COUNTS[:5]}
-            sentences = _summarize(result, alignment, totals)
             pictures, mean = _Pictures((a, other)), result.correlation.mean()
             transitions = sorted(result.transitions.items(), key=lambda item: (-item[1], str(item[0])))
             content: dict[str, Any] = {
                 "runs": (a, other),
                 "table_name": table.name,
+                "alignment": alignment,
                 "result": result,
-                "changed": Rate(result.compared - result.agree, result.compared) if result.compared else None,
+                "changed": Rate(result.compared - result.agree, result.compared),
+                "rates": [Rate(totals[f"correct_{letter}"], totals["labeled"]) for letter in "ab"],
                 "totals": totals,
                 "mean": mean,
                 "stats": statistics,
-                "lines": sentences[1:],
+                "sizes": sorted({sizes for sizes in result.map_sizes if sizes[0] != sizes[1]}),
                 "classes": class_rows(result),
                 "most_classes": CLASSES,
                 "transitions": transitions[:TRANSITIONS],
                 "pictures": pictures,
                 "data": lambda: {"images": pictures.images, "maps": pictures.maps},
             }
-            text = render(content, "compare.html", DRAWING_SCRIPTS)
+            sentences = templates().get_template("compare.txt").render(content).strip().split("\n")
+            text = render(content | {"lines": sentences[1:]}, "compare.html", DRAWING_SCRIPTS)
             os.replace(temporary, table)
         finally:
             temporary.unlink(missing_ok=True)
@@ -101,16 +104,6 @@ def compare(
     )
 
 
-def _summarize(result: Comparison, alignment: Alignment, totals: dict[str, int]) -> list[str]:
-    """Return the sentences of the summary; the first one is only for the terminal."""
-    values: dict[str, Any] = {"result": result, "alignment": alignment, "stats": statistics}
-    values["sizes"] = sorted({sizes for sizes in result.map_sizes if sizes[0] != sizes[1]})
-    if totals["labeled"]:
-        values["rates"] = [Rate(totals[f"correct_{letter}"], totals["labeled"]) for letter in "ab"]
-        values["difference"] = statistics.paired_difference(totals["gained"], totals["lost"], totals["labeled"])
-    return templates().get_template("compare.txt").render(values).strip().split("\n")
-
-
 def class_rows(result: Comparison) -> list[dict[str, Any]]:
     """Return the counts of each label with p-values and intervals, the lowest p-value first.
 
@@ -119,55 +112,45 @@ def class_rows(result: Comparison) -> list[dict[str, Any]]:
     """
     rows = sorted(result.classes.to_pylist(), key=lambda row: row["name"])
     tested = [row for row in rows if row["gained"] + row["lost"]]
+    p_values = holm([statistics.mcnemar(row["gained"], row["lost"]) for row in tested])
+    adjusted = dict(zip([row["name"] for row in tested], p_values, strict=True))
     for row in rows:
         gained, lost, labeled = row["gained"], row["lost"], row["labeled"]
         row["bounds"] = statistics.paired_difference(gained, lost, labeled) if labeled else None
-        row["p"] = None
-    p_values = holm([statistics.mcnemar(row["gained"], row["lost"]) for row in tested])
-    for row, p in zip(tested, p_values, strict=True):
-        row["p"] = p
+        row["p"] = adjusted.get(row["name"])
     return sorted(rows, key=lambda row: (2.0 if row["p"] is None else row["p"], -row["changed"]))
 
 
 class _Pictures:
-    """The images and maps on the page. `missing` of the `requested` images are not available."""
+    """The images and maps on the page. `missing` is the number of images that are not available."""
 
     def __init__(self, runs: Sequence[FinishedRun]) -> None:
         self.runs = runs
         self.images: list[dict[str, Any]] = []
         self.maps: list[dict[str, Any]] = []
-        self.models = [run.try_model() for run in runs]
-        self.missing = self.requested = 0
+        self.missing = 0
 
-    def cards(self, shown: Sequence[Shown]) -> list[dict[str, Any]]:
+    def cards(self, shown: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows of the table with the indices of their images and maps."""
-        tables = [run.data.take([each.rows[k] for each in shown]).to_pylist() for k, run in enumerate(self.runs)]
-        return [self._card(each.row, rows) for each, *rows in zip(shown, *tables, strict=True)]
+        tables = [run.data.take([row["rows"][k] for row in shown]).to_pylist() for k, run in enumerate(self.runs)]
+        cards = []
+        for row, *records in zip(shown, *tables, strict=True):
+            pairs = [*zip(self.runs, records, strict=True)]
+            image = next(filter(None, (run.image(each["path"], each["sha256"]) for run, each in pairs)), None)
+            self.missing += image is None
+            figures = [self._figure(image, record, run.preparation) for run, record in pairs]
+            cards.append({**row, "photo": self._photo(image, None), "figures": dict(zip("ab", figures, strict=True))})
+        return cards
 
-    def _card(self, row: dict[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        found = (run.image(each["path"], each["sha256"]) for run, each in zip(self.runs, records, strict=True))
-        image = next(filter(None, found), None)
-        self.requested += 1
-        self.missing += image is None
-        figures = [
-            {"run": letter.upper(), "prediction": row[f"prediction_{letter}"], "correct": record["correct"]}
-            | {"probability": record["probability"], **self._figure(image, record, model)}
-            for letter, record, model in zip("ab", records, self.models, strict=True)
-        ]
-        return {**row, "photo": self._photo(image, None), "figures": figures}
-
-    def _figure(self, image: Any, record: dict[str, Any], model: Model | None) -> dict[str, Any]:
-        if record["map"] is None:
-            return {"map": None, "photo": None}
+    def _figure(self, image: Any, record: dict[str, Any], preparation: Preparation | None) -> dict[str, Any]:
         stored = map_of(record)
         values = np.where(np.isfinite(stored), stored, 0.0).astype(np.float64)
         self.maps.append(pack(pool(values, (min(MOST, values.shape[0]), min(MOST, values.shape[1])))))
-        photo = None if model is None else self._photo(image, model)
+        photo = None if preparation is None else self._photo(image, preparation)
         return {"map": len(self.maps) - 1, "photo": photo, "low": float(values.min()), "high": float(values.max())}
 
-    def _photo(self, image: Any, model: Model | None) -> int | None:
+    def _photo(self, image: Any, preparation: Preparation | None) -> int | None:
         if image is None:
             return None
-        data, width, height = images.small(images.crop(image, model), images.budget(300))
-        self.images.append({"image": data, "w": width, "h": height})
+        self.images.append(images.small(images.crop(image, preparation), images.budget(300)))
         return len(self.images) - 1

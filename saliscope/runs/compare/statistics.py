@@ -21,7 +21,8 @@ from explainers import rank_correlation
 from saliscope.runs import formats
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.formats import p_value
-from saliscope.runs.report.analysis.maps import MOST, pool
+from saliscope.runs.report.analysis.columns import MOST
+from saliscope.runs.report.analysis.maps import pool
 from saliscope.runs.rows import Floats, maps_of
 from saliscope.zoo import Preparation
 
@@ -106,7 +107,7 @@ class Distribution:
         self.counts += np.bincount(bins, minlength=BINS)
         self.sums += np.bincount(bins, weights=values, minlength=BINS)
 
-    def mean(self, seed: int = 0) -> Mean | None:
+    def mean(self) -> Mean | None:
         """Return the mean, or None without values.
 
         A bootstrap sample draws images with replacement. Values in the same bin count as equal to their mean, which
@@ -117,7 +118,7 @@ class Distribution:
             return None
         used = self.counts > 0
         centers, shares = self.sums[used] / self.counts[used], self.counts[used] / count
-        drawn = np.random.default_rng(seed).multinomial(count, shares, size=RESAMPLES)
+        drawn = np.random.default_rng(0).multinomial(count, shares, size=RESAMPLES)
         low, high = np.quantile(drawn @ centers / count, (0.025, 0.975)) if count >= FEWEST else (np.nan, np.nan)
         return Mean(count, float(self.sums.sum() / count), float(low), float(high))
 
@@ -126,18 +127,8 @@ def interval_text(mean: Mean, scale: float = 1, unit: str = "") -> str:
     """Return the interval of a mean, or how many images it needs."""
     if math.isnan(mean.low):
         return f"no interval: fewer than {FEWEST} images"
-    low, high = ((f"{scale * each:.1f}" if unit else number_of(each)) for each in (mean.low, mean.high))
+    low, high = (f"{scale * each:.1f}" if unit else formats.number(each, ".2f") for each in (mean.low, mean.high))
     return f"95% interval {low} to {high}{unit}"
-
-
-def number_of(value: float) -> str:
-    """Format a value with two decimals."""
-    return f"{value:.2f}".replace("-", "−")
-
-
-def points(difference: float) -> str:
-    """Return a difference of shares in percentage points, with one decimal and its sign."""
-    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def setting(value: Any) -> str:
@@ -169,7 +160,7 @@ class Frame:
     by_size: bool = False
 
 
-def top_overlap(a: Floats, b: Floats, share: float = TOP) -> Floats:
+def top_overlap(a: Floats, b: Floats) -> Floats:
     """Return the share `[n]` of the highest cells that two maps `[n, cells]` have in common, from 0 to 1.
 
     The highest cells are a tenth of all, rounded, at least one. If several cells have the value at the limit, each
@@ -179,7 +170,7 @@ def top_overlap(a: Floats, b: Floats, share: float = TOP) -> Floats:
         >>> float(top_overlap(np.arange(20.0)[None], np.arange(20.0)[None]))
         1.0
     """
-    count = max(1, round(share * a.shape[1]))
+    count = max(1, round(TOP * a.shape[1]))
     return np.minimum(_membership(a, count), _membership(b, count)).sum(1) / count
 
 
@@ -193,12 +184,10 @@ def _membership(values: Floats, count: int) -> Floats:
 
 def common_size(a: tuple[int, int], b: tuple[int, int], frames: tuple[Frame, Frame]) -> tuple[int, int]:
     """Return height and width of the grid on which two maps are compared: the coarser one in each direction."""
-
-    def cells(size: tuple[int, int], box: Box) -> tuple[int, int]:
-        return max(1, round(size[0] * (box[3] - box[1]))), max(1, round(size[1] * (box[2] - box[0])))
-
-    first, second = cells(a, frames[0].box), cells(b, frames[1].box)
-    return min(first[0], second[0], MOST), min(first[1], second[1], MOST)
+    boxes = frames[0].box, frames[1].box
+    rows = (round(size[0] * (box[3] - box[1])) for size, box in zip((a, b), boxes, strict=True))
+    columns = (round(size[1] * (box[2] - box[0])) for size, box in zip((a, b), boxes, strict=True))
+    return max(1, min(MOST, *rows)), max(1, min(MOST, *columns))
 
 
 def read(table: pa.Table, rows: NDArray[np.int64], frame: Frame, size: tuple[int, int]) -> Floats:
@@ -221,10 +210,9 @@ def compare_maps(
     count = len(a)
     correlations, overlaps = np.full(count, np.nan), np.full(count, np.nan)
     names = ("map_height", "map_width")
-    both = np.stack([np.asarray(table[name].fill_null(0)) for table in (a, b) for name in names], axis=1)
-    reasons = np.where(both.all(1), "", "no map").astype(object)
-    counts = {}
-    for h, w, other_h, other_w in np.unique(both[both.all(1)], axis=0).tolist():
+    both = np.stack([np.asarray(table[name]) for table in (a, b) for name in names], axis=1)
+    reasons, counts = np.full(count, "", dtype=object), {}
+    for h, w, other_h, other_w in np.unique(both, axis=0).tolist():
         rows = np.flatnonzero((both == (h, w, other_h, other_w)).all(1))
         counts[(h, w), (other_h, other_w)] = len(rows)
         grid = common_size((h, w), (other_h, other_w), frames)
@@ -259,21 +247,18 @@ class Alignment:
 
 
 def align(a: FinishedRun, b: FinishedRun) -> Alignment:
-    """Return the common part of the maps of two runs. Networks are loaded if their preprocessing may differ."""
+    """Return the common part of the maps of two runs."""
     boxes: tuple[Box, Box] | None = (WHOLE, WHOLE)
     hashes = [run.data.settings.get("labels_and_preprocessing") for run in (a, b)]
     if hashes[0] is None or hashes[0] != hashes[1]:
-        models = [run.try_model() for run in (a, b)]
-        if models[0] is None or models[1] is None:
-            missing = [run for run, model in zip((a, b), models, strict=True) if not model]
-            return Alignment(missing=tuple(str(run.data.settings.get("model")) for run in missing))
-        boxes = common_boxes(models[0].preparation, models[1].preparation)
+        if a.preparation is None or b.preparation is None:
+            missing = [run.data.settings.get("model") for run in (a, b) if run.preparation is None]
+            return Alignment(missing=tuple(map(str, missing)))
+        boxes = common_boxes(a.preparation, b.preparation)
     if boxes is None:
         return Alignment()
-    first, second = (
-        Frame(box, formats.by_size(run.data.settings.get("method", ""))) for box, run in zip(boxes, (a, b), strict=True)
-    )
-    return Alignment((first, second))
+    by_size = [formats.by_size(run.data.settings.get("method", "")) for run in (a, b)]
+    return Alignment((Frame(boxes[0], by_size[0]), Frame(boxes[1], by_size[1])))
 
 
 def common_boxes(a: Preparation, b: Preparation) -> tuple[Box, Box] | None:

@@ -17,12 +17,12 @@ import numpy as np
 from explainers import holm
 from saliscope.runs.pages import templates
 from saliscope.runs.report.analysis import slices as slicing
-from saliscope.runs.report.analysis.clusters import GRID
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import RandomLabels, estimate_random
+from saliscope.runs.report.analysis.maps import GRID
 from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice
-from saliscope.runs.report.analysis.summary import Rate, unreadable
+from saliscope.runs.report.analysis.summary import Rate, most_confident, unreadable
 from saliscope.runs.report.context import Page
 from saliscope.runs.report.preprocessing import Trial, try_others
 from saliscope.runs.rows import Booleans, Integers
@@ -84,11 +84,6 @@ class Answers:
         self._find_miscalibration()
         self.all.sort(key=lambda each: (not each.is_fault, -each.count))
 
-    @property
-    def rows(self) -> list[int]:
-        """The rows of the images that are shown with answers."""
-        return [row for answer in self.all[:SHOWN] for row in answer.rows]
-
     def _find_unreadable(self) -> None:
         """Images that cannot be read, in a folder if most of them are there. A few elsewhere are an observation."""
         bad = ~self.columns.readable
@@ -100,8 +95,8 @@ class Answers:
                 rows, place = each.rows, _where(each)
         error, count = str(unreadable(self.columns)[0]["error"]).removesuffix("."), int(bad[rows].sum())
         is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
-        values = {"count": count, "images": len(rows), "place": place, "error": error}
-        self._add("unreadable", "unreadable", bad, [], is_fault=is_fault, **values)
+        values: dict[str, Any] = {"count": count, "images": len(rows), "place": place, "error": error}
+        self._add("unreadable", "unreadable", bad, is_fault=is_fault, **values)
 
     def _find_preprocessing(self) -> None:
         """Another preprocessing with which the network is much more accurate."""
@@ -119,8 +114,9 @@ class Answers:
             names = [str(self.columns.label[int((index == each).argmax())]) for each in cycle]
             moved = [int(here[index == each].sum()) for each in cycle]
             whole = [self.columns.labeled.get(each, 0) for each in cycle]
-            evidence = self._row_of(names[0], names[1])
-            self._add("names", evidence, here, self._confident(here), names=names, moved=moved, whole=whole)
+            pairs = [[each["label"], each["prediction"]] for each in self.page.confusions]
+            evidence = f"confusion-{pairs.index(names[:2]) + 1}" if names[:2] in pairs else "confusions"
+            self._add("names", evidence, here, names=names, moved=moved, whole=whole)
             self.explained |= np.isin(index, cycle)
 
     def _find_slices(self) -> None:
@@ -133,7 +129,7 @@ class Answers:
             if each.rest.value - each.rate.value < GAIN or 2 * (wrong & self.explained).sum() > wrong.sum():
                 continue
             values = {"slice": each, "place": _where(each), **self._describe(each, wrong)}
-            self._add("slice", f"slice-{worst.index(each) + 1}", wrong, self._confident(wrong), **values)
+            self._add("slice", f"slice-{worst.index(each) + 1}", wrong, **values)
 
     def _describe(self, each: Slice, wrong: Booleans) -> dict[str, Any]:
         """Return what the images of a slice have in common."""
@@ -159,7 +155,7 @@ class Answers:
                 continue
             here = self._mask(rows)
             wrong = here & self.columns.wrong
-            shown = list(dict.fromkeys([*self._confident(wrong), *rows.tolist()]))
+            shown = list(dict.fromkeys([*most_confident(self.columns, wrong, EVIDENCE), *rows.tolist()]))
             values: dict[str, Any] = {"images": len(rows), "place": describe(each.box), "wrong": int(wrong.sum())}
             self._add("shortcut", f"shortcut-{number}", here, shown, mark=each, **values)
 
@@ -178,23 +174,22 @@ class Answers:
 
     def _find_confusion(self) -> None:
         """The most frequent confusion that no fault explains, as an observation."""
-        columns, confusions = self.columns, self.page.confusions
-        pairs = [each for each in confusions.pairs[:MOST] if each.count >= FEW]
+        columns = self.columns
+        pairs = [each for each in self.page.confusions[:MOST] if each["count"] >= FEW]
         p_values = []
         for each in pairs:
-            labeled = columns.readable & columns.label.are(each.label)
-            outside = columns.readable & ~labeled & ~columns.label.are(each.prediction)
-            predicted = outside & columns.prediction.are(each.prediction)
-            inside, others = Rate(each.count, int(labeled.sum())), Rate(int(predicted.sum()), int(outside.sum()))
+            labeled = columns.readable & columns.label.are(each["label"])
+            outside = columns.readable & ~labeled & ~columns.label.are(each["prediction"])
+            predicted = outside & columns.prediction.are(each["prediction"])
+            inside, others = Rate(each["count"], int(labeled.sum())), Rate(int(predicted.sum()), int(outside.sum()))
             p_values.append(slicing.lower(others, inside) if others.count else 1.0)
-        adjusted = holm([*p_values, *[1.0] * (confusions.different - len(pairs))])[: len(pairs)]
-        for each, p in zip(pairs, adjusted, strict=True):
-            here = columns.wrong & columns.label.are(each.label) & columns.prediction.are(each.prediction)
+        adjusted = holm([*p_values, *[1.0] * (self.page.different - len(pairs))])[: len(pairs)]
+        for number, (each, p) in enumerate(zip(pairs, adjusted, strict=True), 1):
+            here = columns.wrong & columns.label.are(each["label"]) & columns.prediction.are(each["prediction"])
             here &= ~self.explained
-            if here.sum() < FEW or 2 * here.sum() < each.count or (p * KINDS >= LEVEL and not self.page.only_wrong):
+            if here.sum() < FEW or 2 * here.sum() < each["count"] or (p * KINDS >= LEVEL and not self.page.only_wrong):
                 continue
-            evidence, rows = self._row_of(each.label, each.prediction), self._confident(here)
-            self._add("confusion", evidence, here, rows, is_fault=False, pair=each, border=self._border(here))
+            self._add("confusion", f"confusion-{number}", here, is_fault=False, pair=each, border=self._border(here))
             return
 
     def _find_miscalibration(self) -> None:
@@ -205,16 +200,20 @@ class Answers:
         accuracy = sum(each.rate.correct for each in found.bins) / found.count
         confidence = sum(each.confidence * each.rate.count for each in found.bins) / found.count
         if abs(confidence - accuracy) >= GAIN and not any(each.is_fault for each in self.all):
-            values = {"confidence": confidence, "accuracy": accuracy}
-            self._add("calibration", "calibration", self._mask([]), [], is_fault=False, **values)
+            values: dict[str, Any] = {"confidence": confidence, "accuracy": accuracy}
+            self._add("calibration", "calibration", self._mask([]), is_fault=False, **values)
 
     def _add(
-        self, kind: str, evidence: str, here: Booleans, rows: list[int], *, is_fault: bool = True, **values: Any
+        self, kind: str, evidence: str, here: Booleans, rows: Sequence[int] = (), is_fault: bool = True, **values: Any
     ) -> None:
-        """Add an answer; `values` are those that its sentences need."""
+        """Add an answer; `values` are those that its sentences need.
+
+        It shows the first of `rows`, or without any, the most confident predictions among the explained images.
+        """
         text = templates().get_template("answers.txt").render(kind=kind, **values)
         problem, advice = text.strip().rsplit("\n", 1)
-        self.all.append(Answer(kind, problem, advice, evidence, int(here.sum()), rows[:EVIDENCE], is_fault))
+        rows = rows or most_confident(self.columns, here & self.columns.readable, EVIDENCE)
+        self.all.append(Answer(kind, problem, advice, evidence, int(here.sum()), [*rows[:EVIDENCE]], is_fault))
         if is_fault:
             self.explained |= here
 
@@ -223,11 +222,6 @@ class Answers:
         mask = np.zeros(len(self.columns), dtype=bool)
         mask[rows] = True
         return mask
-
-    def _confident(self, here: Booleans) -> list[int]:
-        """Return the rows of some images, the most probable prediction first."""
-        rows = np.flatnonzero(here)
-        return rows[np.argsort(-np.nan_to_num(self.columns.probability[rows]), kind="stable")][:EVIDENCE].tolist()
 
     def _border(self, here: Booleans) -> float | None:
         """Return the share of the relevance of some images at the border, if it is most of it."""
@@ -245,12 +239,6 @@ class Answers:
         level = LEVEL / KINDS / (slices.tested if slices else 1)
         hits = hypergeom(labeled, labeled - int(self.columns.wrong.sum()), count).ppf(level) - 1
         return count, max(0.0, float(hits)) / count
-
-    def _row_of(self, label: str, prediction: str) -> str:
-        """Return the id of a row in the table of confusions."""
-        pairs = [(each.label, each.prediction) for each in self.page.confusions.pairs]
-        pair = label, prediction
-        return f"confusion-{pairs.index(pair) + 1}" if pair in pairs else "confusions"
 
 
 def _exchanged(columns: Columns, usable: Booleans) -> list[list[int]]:

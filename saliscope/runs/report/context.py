@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from saliscope.runs.report import images, metadata
 from saliscope.runs.report.analysis import label_errors, maps, shortcuts, slices, summary
 from saliscope.runs.report.analysis.clusters import Features, find_clusters
 from saliscope.runs.report.analysis.columns import Columns, distinct
-from saliscope.runs.report.images import Read
+from saliscope.runs.results import Progress
 from saliscope.runs.rows import Floats, Integers, RunData
 from saliscope.runs.settings import WRONG
 from saliscope.zoo import Model
@@ -31,22 +32,21 @@ TYPICAL = 6
 class Report:
     """The inputs of a report."""
 
-    read: Read
+    read: Callable[[str], Image.Image | None]
     """Returns the image of a path, or None if it is not available anymore."""
     model: Model | None = None
     """Determines the region that the network received, and computes the maps of the expected class of mistakes."""
     box: Sequence[float] | None = None
     """Left, top, right and bottom as fractions of that region. Its share of the relevance is reported."""
-    mask: Image.Image | Callable[[str], Image.Image | None] | None = None
-    """White is inside; one for all images, or a function of the path. Its share of the relevance is reported."""
+    mask: Image.Image | str | Path | None = None
+    """White is inside: an image, its file, or a folder with one per image. Its share of the relevance is reported."""
     link: str | None = None
     """The URL of an app."""
-    metadata: Mapping[str, pa.Array] | None = None
-    """Columns with a value per row. By default the other columns of the list that the run explains."""
+    metadata: Mapping[str, pa.Array] | str | Path | None = None
+    """Columns with a value per row, or a list with them. By default the list that the run explains."""
     source: str | None = None
     """The present location of the source, if it is not that in the manifest."""
-    progress: Callable[[int, int], object] | None = None
-    """Called with the number of finished images and the total number."""
+    progress: Progress | None = None
     go_on: Callable[[], bool] = lambda: True
     """Called before each batch of images with another preprocessing; False ends these tests without a result."""
 
@@ -61,31 +61,25 @@ class Page:
         """
         self.data, self.report, self.manifest, self.settings = data, report, data.manifest, data.settings
         self.columns = columns = Columns(data)
+        self.preparation = report.model.preparation if report.model else None
         self.only_wrong = self.settings.get("where") == WRONG
         if not columns.readable.any():
             reason = "could be read" if len(columns) or not self.only_wrong else "was predicted wrong"
             raise Refused(f"No image of {str(data.folder)!r} {reason}, so there is nothing to report.")
         self.names = distinct(self.manifest.get("classes", []))
         self.by_size = formats.by_size(self.settings.get("method", ""))
-        codes = np.where(columns.readable, columns.groups.codes, -1)
-        self.all_maps = maps.read_all(data, columns, codes, self.by_size, self._regions())
+        self.slices, self.unreadable = self._slices()
+        self.all_maps = maps.read_all(data, columns, columns.codes, self.by_size, self._regions())
         self.maps = self.all_maps.sample
-        """The maps that are clustered."""
-        self.classes = [str(columns.target[int(row)]) for row in self.maps.rows]
-        """The explained class of each of them."""
         self.features = Features(report.model) if report.model else None
         """The features of the images on the page; None without a network."""
-        self.clusters = find_clusters(self.maps, self.classes)
-        self.candidates = shortcuts.find_candidates(self.maps, self.clusters, self.classes, self.crop)
+        self.clusters = find_clusters(self.maps)
+        self.candidates = shortcuts.find_candidates(self.maps, self.clusters, self.crop)
         self.shortcuts = [candidate for candidate in self.candidates if candidate.is_shortcut]
-        self.errors: label_errors.LabelErrors | None = None
-        self.calibration: summary.Calibration | None = None
-        if not self.only_wrong:
-            self.calibration = summary.calibrate(columns.probability, columns.correct)
-            if self.manifest.get("score") not in ("sigmoid", "logit"):
-                self.errors = label_errors.find_label_errors(data, columns)
-        self.confusions = summary.confusions(columns, PAIRS)
-        self.slices, self.unreadable = self._slices()
+        self.calibration = None if self.only_wrong else summary.calibrate(columns.probability, columns.correct)
+        is_single = self.manifest.get("score") not in ("sigmoid", "logit") and not self.only_wrong
+        self.errors = label_errors.find_label_errors(data, columns) if is_single else None
+        self.confusions, self.different = summary.confusions(columns, PAIRS)
         self.packed_maps: list[dict[str, Any]] = []
         """The maps on the page; everything else refers to them by index."""
         self.shown: dict[int, int] = {}
@@ -95,20 +89,21 @@ class Page:
 
     def _regions(self) -> dict[str, maps.Coverage]:
         """Return the coverage of the regions whose share of the relevance is reported."""
-        size, mask = maps.grid_size(self.columns), self.report.mask
+        size, mask = self.columns.map_size, self.report.mask
+        find = metadata.find_masks(Path(mask), self.columns.paths) if isinstance(mask, (str, Path)) else mask
         regions: dict[str, maps.Coverage] = {"border": maps.border_region(size)}
         if self.report.box is not None:
             regions["box"] = maps.box_region(size, self.report.box)
-        if callable(mask):
-            find, nothing = mask, np.full(size, np.nan)  # an image without a mask has no share
+        if isinstance(find, Image.Image):
+            regions["mask"] = maps.mask_region(size, find)
+        elif find is not None:
 
             def cover(rows: Integers) -> Floats:
-                found = [find(path) for path in self.columns.paths.take(rows).to_pylist()]
+                found = map(find, self.columns.paths.take(rows).to_pylist())
+                nothing = np.full(size, np.nan)  # an image without a mask has no share
                 return np.stack([nothing if each is None else maps.mask_region(size, each) for each in found])
 
             regions["mask"] = cover
-        elif mask is not None:
-            regions["mask"] = maps.mask_region(size, mask)
         return regions
 
     def _slices(self) -> tuple[slices.Slices | None, slices.Slices | None]:
@@ -119,6 +114,8 @@ class Page:
         given, columns = self.report.metadata, self.columns
         if given is None:
             given = metadata.of_source(self.report.source or str(self.manifest.get("source", "")), columns.paths)
+        elif isinstance(given, (str, Path)):
+            given = metadata.read(str(given), columns.paths)
         every = {**slices.folders(columns.paths), **given}
         bad = None if columns.readable.all() else slices.find_slices(every, columns.readable.astype(np.int8))
         if not every or self.only_wrong or not columns.labeled:
@@ -129,10 +126,10 @@ class Page:
 
     def show(self, rows: list[int]) -> None:
         """Choose the rows of the images on the page, and read their maps."""
-        self.shown = {row: k for k, row in enumerate(sorted(rows))}
-        self.shown_maps = maps.displayed(
-            self.data, np.array(sorted(rows), dtype=np.int64), self.by_size, self.maps.size
-        )
+        chosen, size = sorted(rows), self.columns.map_size
+        self.shown = {row: k for k, row in enumerate(chosen)}
+        found = maps.read_maps(self.data.take(chosen, maps.MAPS), by_size=self.by_size, size=size)
+        self.shown_maps = {chosen[k]: values for k, values in zip(found.rows, found.values, strict=True)}
 
     def add_map(self, values: Floats) -> int:
         """Add a map to the page, and return its index."""
@@ -147,11 +144,6 @@ class Page:
         """Return the rows of the first of some maps."""
         return [int(row) for row in self.maps.rows[members[:TYPICAL]]]
 
-    def class_name(self, entry: Mapping[str, Any]) -> str:
-        """Return the name of one of the top classes of a row."""
-        index = entry["index"]
-        return self.names[index] if index < len(self.names) else str(entry["class"])
-
     def image(self, row: int) -> Image.Image | None:
         """Return the image of a row, or None if it is not available anymore."""
         return self.report.read(self.columns.path(row))
@@ -159,7 +151,7 @@ class Page:
     def crop(self, number: int) -> Image.Image | None:
         """Return the part of the image of a clustered map that the network received."""
         image = self.image(int(self.maps.rows[number]))
-        return None if image is None else images.crop(image, self.report.model)
+        return None if image is None else images.crop(image, self.preparation)
 
     def share_correct(self, members: Integers) -> float | None:
         """Return the share of correct predictions among the images of some maps, or None if it is not known."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import json
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from explainers import METHODS
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.images.pixels import encode
+from saliscope.runs.formats import by_size
 from saliscope.runs.report.analysis.columns import distinct
 from saliscope.runs.rows import Floats
 from saliscope.runs.settings import Settings
-from saliscope.zoo import Model
+from saliscope.zoo import Model, Preparation
+from saliscope.zoo.model import upright
 
 SIDES = (320, 256, 192, 144, 112)
 QUALITY = 78
@@ -29,29 +32,26 @@ WHOLE = 11_000_000
 """Bytes of all images in total; base64 adds a third."""
 MOST_EACH = 40_000
 
-Read = Callable[[str], "Image.Image | None"]
+
+def crop(image: Image.Image, preparation: Preparation | None) -> Image.Image:
+    """Return the part of an image that the network received, or the whole image if that is not known."""
+    return image.convert("RGB") if preparation is None else preparation.crop(upright(image))
 
 
-def crop(image: Image.Image, model: Model | None) -> Image.Image:
-    """Return the part of an image that the network received, or the whole image if there is no model."""
-    return image.convert("RGB") if model is None else model.crop(image)
-
-
-def small(image: Image.Image, budget: int) -> tuple[str, int, int]:
-    """Return a WebP of at most `budget` bytes, if possible, as a data URL, with its width and height."""
-    data, size = b"", image.size
+def small(image: Image.Image, budget: int) -> dict[str, Any]:
+    """Return a WebP `image` of at most `budget` bytes, if possible, as a data URL, with its size `w` and `h`."""
     for side in SIDES:
         scale = min(1.0, side / max(image.size))
         size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
         data = encode(image.resize(size, Image.Resampling.LANCZOS), "WEBP", quality=QUALITY, method=2)
         if len(data) <= budget:
             break
-    return "data:image/webp;base64," + base64.b64encode(data).decode(), size[0], size[1]
+    return {"image": "data:image/webp;base64," + base64.b64encode(data).decode(), "w": size[0], "h": size[1]}
 
 
-def data_address(pixels: Floats | None) -> str:
+def data_address(pixels: Floats) -> str:
     """Return pixels `[h, w, 3]` from 0 to 255 as a data URL."""
-    data = b"" if pixels is None else encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
+    data = encode(Image.fromarray(pixels.astype(np.uint8)), "PNG")
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
@@ -62,13 +62,12 @@ def budget(count: int) -> int:
 
 def explain(image: Image.Image, target: int, model: Model, settings: Mapping[str, Any]) -> Floats:
     """Return the map `[h, w]` of this class."""
-    method = explainers.METHODS[settings["method"]]
     options = Settings.of(settings).method_options()
     inputs = model.prepare(image).to(next(model.network.parameters()).device)
     explanation = explainers.explain(settings["method"], model.network, inputs, target, compare=False, **options)
     values = explanation.placed[0].float().cpu().numpy().astype(float)
     values = np.where(np.isfinite(values), values, 0.0)
-    return np.abs(values) if method.by_size else values
+    return np.abs(values) if by_size(settings["method"]) else values
 
 
 def check_link(address: str | None) -> None:
@@ -88,8 +87,14 @@ class Links:
     def __init__(self, address: str, settings: Mapping[str, Any], classes: Sequence[str] = ()) -> None:
         self.address, self.settings = address.rstrip("/"), settings
         self.shared = set(classes) - set(distinct(classes))
-        self.options = _options(settings)
-        self.examples = _examples()
+        run_settings = dataclasses.replace(Settings.of(settings), layer=None)
+        known, options = METHODS[run_settings.method].options, run_settings.method_options()
+        # Those that differ from the defaults of the method, including seed and precision of the run.
+        self.options = {name: value for name, value in options.items() if value != known[name].default}
+        self.examples: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError):  # the examples of the app may not be installed
+            found = examples.all_examples().values()
+            self.examples = {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, bool]:
         """Return the URL of a row, and whether every app has its image.
@@ -110,19 +115,3 @@ class Links:
         }
         query = urllib.parse.urlencode({name: value for name, value in parameters.items() if value not in (None, "")})
         return f"{self.address}/?{query}", example is not None
-
-
-def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the method that differ from its defaults, including seed and precision of the run."""
-    run_settings = dataclasses.replace(Settings.of(settings), layer=None)
-    options = METHODS[run_settings.method].options
-    return {name: value for name, value in run_settings.method_options().items() if value != options[name].default}
-
-
-def _examples() -> dict[str, str]:
-    """Return the IDs of the app's examples by SHA-256; empty if the examples are not installed."""
-    try:
-        found = examples.all_examples().values()
-        return {hashlib.sha256(each.path.read_bytes()).hexdigest(): each.id for each in found}
-    except (OSError, ValueError, KeyError):
-        return {}

@@ -6,7 +6,7 @@ By default, the metadata are in the list that the images came from. A mask is on
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -28,8 +28,6 @@ TEXTS = csv.ConvertOptions(column_types={name: pa.string() for name in SPELLINGS
 
 def of_source(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
     """Return the metadata in the source of a run; empty if the source is not a list, or is not available anymore."""
-    if suffix(source) not in lists.SUFFIXES - {".txt"}:
-        return {}
     try:
         return read(source, paths)
     except (Refused, OSError):
@@ -50,19 +48,14 @@ def read(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
         raise Refused(
             f"{source} has no column path. Its columns are {', '.join(table.column_names[:8])}. Add the paths."
         )
-    keys = pa.array(
-        [None if path is None else posixpath.normpath(str(path)) if is_local(str(path)) else str(path)
-         for path in table[path_at].to_pylist()],
-        pa.string(),
-    )  # fmt: skip
-    if pc.count_distinct(keys, mode="all").as_py() < len(keys):
-        counts = pc.value_counts(keys)
-        first = counts.filter(pc.greater(counts.field("counts"), 1))[0].as_py()
-        raise Refused(f"{source} has {first['counts']} rows of {first['values']!r}. Keep one row per image.")
+    given = table[path_at].cast(pa.string()).to_pylist()
+    keys = pa.array([posixpath.normpath(each) if each and is_local(each) else each for each in given], pa.string())
+    counts = pc.value_counts(keys)
+    if twice := counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist():
+        raise Refused(f"{source} has {twice[0]['counts']} rows of {twice[0]['values']!r}. Keep one row per image.")
     rows = pc.index_in(paths, value_set=keys).combine_chunks()
     if rows.null_count == len(rows):
-        first = str(paths[0].as_py()) if len(paths) else ""
-        raise Refused(f"{source} has no path of the run, such as {first!r}. Use the paths that the run has.")
+        raise Refused(f"{source} has no path of the run, such as {paths[0].as_py()!r}. Use the paths that the run has.")
     others = [name for name in table.column_names if name != path_at][:MOST]
     return {name: table[name].combine_chunks().take(rows) for name in others}
 
@@ -84,11 +77,11 @@ def _read_table(location: Location) -> pa.Table:
         raise Refused(f"Cannot read {location.source}: {str(error).splitlines()[0]}") from None
 
 
-def find_masks(path: Path, rows: Iterable[str]) -> Image.Image | Callable[[str], Image.Image | None]:
+def find_masks(path: Path, paths: pa.ChunkedArray) -> Image.Image | Callable[[str], Image.Image | None]:
     """Return the mask, or a function that returns the mask of a path, or None if there is none.
 
     Errors   Refused for a path that does not exist, for a file that is not an image, and for a folder without a mask
-             of any of the rows
+             of any of the paths
     """
     if not path.exists():
         raise Refused(f"File not found: {str(path)!r}. Pass a mask, or a folder of masks.")
@@ -102,7 +95,7 @@ def find_masks(path: Path, rows: Iterable[str]) -> Image.Image | Callable[[str],
         mask = None if file is None else _read(file)
         return mask if mask is not None and mask.getextrema() != (0, 0) else None  # a black mask is empty
 
-    if not any(find_mask(row) is not None for row in rows):
+    if not any(find_mask(row) is not None for row in paths.to_pylist()):
         raise Refused(
             f"None of the images of the run has a mask in {str(path)!r}. A mask needs the name of its image, with any "
             "suffix."

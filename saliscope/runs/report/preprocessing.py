@@ -36,7 +36,7 @@ class Other:
     name: str
     advice: str
     preparation: Preparation
-    change: Callable[[Image.Image], Image.Image] | None = None
+    change: Callable[[Image.Image], Image.Image] = Image.Image.copy
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def try_others(report: Report, columns: Columns, rows: Integers, *, images_only:
     first, second = ([row for row in part.tolist() if row in images] for part in parts)
     if min(len(first), len(second)) < FEWEST // 2:
         return None
-    tried: dict[Other | None, Booleans] = {None: columns.correct[first] == 1}
+    tried: dict[Other, Booleans] = {Other("as in the run", "", model.preparation): columns.correct[first] == 1}
     for other in others(model.preparation):
-        if other.change is not None or not images_only:
+        if other.preparation is model.preparation or not images_only:
             correct = _predict(report, other, images, first, columns)
             tried |= {} if correct is None else {other: correct}
     best = max(list(tried)[1:], key=lambda other: tried[other].sum(), default=None)
@@ -88,10 +88,7 @@ def try_others(report: Report, columns: Columns, rows: Integers, *, images_only:
     gained, lost = int((correct & ~before).sum()), int((before & ~correct).sum())
     return Trial(
         best,
-        [
-            (other.name if other else "as in the run", Rate(int(each.sum()), len(first)))
-            for other, each in tried.items()
-        ],
+        [(other.name, Rate(int(each.sum()), len(first))) for other, each in tried.items()],
         Rate(int(before.sum()), len(second)),
         Rate(int(correct.sum()), len(second)),
         float(binomtest(gained, gained + lost, 0.5, "greater").pvalue) if gained + lost else 1.0,
@@ -126,9 +123,8 @@ def others(given: Preparation) -> Iterator[Other]:
 
 
 def _scale(side: int | tuple[int, int], factor: float) -> int | tuple[int, int]:
-    if isinstance(side, int):
-        return max(1, round(side * factor))
-    return max(1, round(side[0] * factor)), max(1, round(side[1] * factor))
+    height, width = (max(1, round(each * factor)) for each in ((side, side) if isinstance(side, int) else side))
+    return height if isinstance(side, int) else (height, width)
 
 
 def _reverse(image: Image.Image) -> Image.Image:
@@ -147,8 +143,7 @@ def _predict(
         for start in range(0, len(rows), BATCH):
             if not report.go_on():
                 return None
-            part = [upright(images[row]).convert("RGB") for row in rows[start : start + BATCH]]
-            part = part if other.change is None else [other.change(image) for image in part]
+            part = [other.change(upright(images[row]).convert("RGB")) for row in rows[start : start + BATCH]]
             with torch.inference_mode():
                 output = network(torch.cat([other.preparation.tensor(image) for image in part]).to(device))
             found += getattr(output, "logits", output).argmax(1).tolist()

@@ -115,7 +115,7 @@ def test_table_has_one_row_per_image(tmp_path):
     assert rows["2"]["map_note"] == "other prediction" and rows["6"]["same_content"] is False
     assert rows["8"]["error_b"] == "Not an image." and rows["3"]["probability_b"] == pytest.approx(0.95)
     shown = compared(*pair(tmp_path)).shown
-    assert [[each.row["path"] for each in shown[kind]] for kind in ("maps", "gained")] == [["5", "1"], ["3", "2"]]
+    assert [[each["path"] for each in shown[kind]] for kind in ("maps", "gained")] == [["5", "1"], ["3", "2"]]
 
 
 def test_runs_with_other_classes_labels_or_targets(tmp_path):

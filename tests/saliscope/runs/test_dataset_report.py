@@ -25,6 +25,7 @@ from saliscope.runs.report.analysis.clusters import spectral
 from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
 from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.content import LIMITS
+from saliscope.runs.report.images import explain
 from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import open_run
@@ -267,6 +268,14 @@ def test_large_maps_are_averaged():
 
     np.testing.assert_allclose(actual.values[0], expected)
     assert actual.relevance.sum() == pytest.approx(1)
+
+
+def test_the_map_of_the_expected_class_is_drawn_like_that_of_the_run():
+    """A run of a method with values per pixel shows magnitudes, so the other class cannot have signed values."""
+    model, image = shapes.trained(0.0, steps=0), Image.effect_noise((32, 32), 90).convert("RGB")
+    for method, is_signed in (("integrated_gradients", False), ("grad_cam", True)):
+        options = {"steps": 2} if method == "integrated_gradients" else {"relu": False}
+        assert (explain(image, 0, model, {"method": method, "options": options}).min() < 0) == is_signed
 
 
 def test_the_range_of_a_map_and_a_long_list_of_paths_are_described(tmp_path, watermarked):

@@ -19,9 +19,8 @@ from saliscope.errors import Refused
 from saliscope.runs.compare import compare as write
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import find_label_errors
-from saliscope.runs.report.answers import Answer
-from saliscope.runs.report.content import analyze
-from saliscope.runs.report.context import Report
+from saliscope.runs.report.answers import Answer, Answers
+from saliscope.runs.report.context import Page, Report
 from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.zoo.model import Model, Preparation
 from tests.saliscope.runs.test_compare import finished
@@ -57,7 +56,7 @@ def made_run(
 
 
 def answers(data: RunData, given: Report | None = None) -> list[Answer]:
-    return analyze(data, given or Report(read=lambda path: None)).all
+    return Answers(Page(data, given or Report(read=lambda path: None))).all
 
 
 def faults(data: RunData, given: Report | None = None) -> list[Answer]:

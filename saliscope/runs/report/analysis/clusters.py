@@ -11,6 +11,7 @@ Source   Lapuschkin et al. 2019, doi:10.1038/s41467-019-08987-4; van der Maaten 
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import explainers
-from saliscope.runs.report.analysis.maps import LEAST, MOST_OF_CLASS, Maps, pool, shares
+from saliscope.runs.report.analysis.columns import evenly
+from saliscope.runs.report.analysis.maps import LEAST, MOST_OF_CLASS, Sample
 from saliscope.runs.rows import Floats, Integers
 from saliscope.zoo import Model
 
-GRID = 8
-"""Maximum number of cells per side."""
 MOST_CLASSES = 200
 """Maximum number of classes whose maps are clustered: those with the most maps."""
 NEIGHBORS = (5, 10)
@@ -42,27 +42,14 @@ class Cluster:
     mean: Floats
 
 
-def pool_maps(maps: Maps) -> Floats:
-    """Return the shares of relevance on the small grid `[n, g, g]`; NaN for maps without relevance."""
-    return shares(pool(maps.values.clip(min=0), (min(GRID, maps.size[0]), min(GRID, maps.size[1]))))
-
-
-def find_clusters(maps: Maps, classes: list[str]) -> list[Cluster]:
-    """Return the clusters of classes with enough maps, largest first; `classes` `[n]` are the explained classes."""
-    grid = pool_maps(maps)
-    usable = np.flatnonzero(np.isfinite(grid).all((1, 2)))
-    members_of: dict[str, list[int]] = {}
-    for number in usable.tolist():
-        members_of.setdefault(classes[number], []).append(number)
-    largest = set(sorted(members_of, key=lambda name: -len(members_of[name]))[:MOST_CLASSES])
+def find_clusters(maps: Sample) -> list[Cluster]:
+    """Return the clusters of classes with enough maps, the largest of each class first."""
+    grid, counts = maps.grid, Counter(maps.classes.tolist())
+    enough = {name for name, count in counts.most_common(MOST_CLASSES) if count >= LEAST}
     result = []
-    for name in (name for name in members_of if name in largest):
-        members = np.array(members_of[name], dtype=np.int64)
-        total = len(members)
-        if total < LEAST:
-            continue
-        if total > MOST_OF_CLASS:  # the eigenvalues of more maps take minutes
-            members = members[np.linspace(0, total - 1, MOST_OF_CLASS).round().astype(int)]
+    for name in (name for name in counts if name in enough):
+        # The eigenvalues of more maps take minutes.
+        members = evenly(np.flatnonzero(maps.classes == name), MOST_OF_CLASS)
         labels = spectral(np.sqrt(grid[members]).reshape(len(members), -1))
         parts = [members[labels == k] for k in range(labels.max() + 1)]
         for part in sorted(parts, key=len, reverse=True):
@@ -110,37 +97,35 @@ class Features:
         self.model, self.failed = model, False
         self.keys: list[int] = []
         self._values: list[NDArray[np.float64]] = []
-        self._waiting: list[tuple[int, Image.Image]] = []
+        self._inputs: list[torch.Tensor] = []
 
     def add(self, key: int, image: Image.Image) -> None:
         """Add an image."""
-        self._waiting.append((key, image))
-        if len(self._waiting) == BATCH:
+        self.keys.append(key)
+        self._inputs.append(self.model.prepare(image))
+        if len(self._inputs) == BATCH:
             self._compute()
 
     def places(self) -> list[list[float]]:
         """Return the key and the position of each image; empty if `project` returns None."""
         self._compute()
-        found = project(np.concatenate(self._values)) if self._values else None
+        found = None if self.failed or not self.keys else project(np.concatenate(self._values))
         places = [] if found is None else zip(self.keys, found.tolist(), strict=True)
         return [[key, round(x, 4), round(y, 4)] for key, (x, y) in places]
 
     def _compute(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if self.failed or not waiting:
+        inputs, self._inputs = self._inputs, []
+        if self.failed or not inputs:
             return
-        device = next((tensor.device for tensor in self.model.network.parameters()), torch.device("cpu"))
-        inputs = torch.cat([self.model.prepare(image) for _, image in waiting]).to(device)
+        device = next((tensor.device for tensor in self.model.network.parameters()), None)
         try:
-            maps = explainers.feature_maps(self.model.network, inputs)
+            maps = explainers.feature_maps(self.model.network, torch.cat(inputs).to(device))
+            self._values.append(maps.float().mean(dim=(2, 3)).cpu().numpy().astype(np.float64))
         except explainers.ExplainerError:
             self.failed = True
-            return
-        self.keys += [key for key, _ in waiting]
-        self._values.append(maps.float().mean(dim=(2, 3)).cpu().numpy().astype(np.float64))
 
 
-def project(features: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64] | None:
+def project(features: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """Return positions `[n, 2]` between 0 and 1 of features `[n, d]`, or None for too few images, or equal ones."""
     from sklearn.decomposition import PCA  # scikit-learn takes seconds to start
     from sklearn.manifold import TSNE  # as above
@@ -153,9 +138,9 @@ def project(features: NDArray[np.float64], seed: int = 0) -> NDArray[np.float64]
         return None
     scaled = scaled / size
     if min(scaled.shape) > DIMENSIONS:
-        scaled = PCA(DIMENSIONS, random_state=seed).fit_transform(scaled)
+        scaled = PCA(DIMENSIONS, random_state=0).fit_transform(scaled)
     perplexity = min(PERPLEXITY, (len(scaled) - 1) / 3)
-    method = TSNE(2, perplexity=perplexity, init="pca" if scaled.shape[1] > 1 else "random", random_state=seed)
+    method = TSNE(2, perplexity=perplexity, init="pca" if scaled.shape[1] > 1 else "random", random_state=0)
     places = np.asarray(method.fit_transform(scaled), dtype=np.float64)
     low, high = places.min(0), places.max(0)
     return (places - low) / np.where(high > low, high - low, 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,13 @@ NAMES = ("label", "prediction", "target")
 PROBABILITIES = ("probability", "label_probability")
 READ = ["path", "error", "correct", *PROBABILITIES, *NAMES, *(f"{name}_index" for name in NAMES)]
 READ += ["map_height", "map_width", "findings", "finding_texts"]
+MOST = 56
+"""Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
+
+
+def evenly(values: NDArray[Any], most: int) -> NDArray[Any]:
+    """Return the values `[n]`, or `most` of them, evenly spaced."""
+    return values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).round().astype(int)]
 
 
 def as_array(column: pa.Array | pa.ChunkedArray, missing: float) -> NDArray[Any]:
@@ -45,8 +52,8 @@ class Columns:
     """The columns `[n]` of a run. Missing indices are -1, missing probabilities NaN, and `correct` is -1 if unknown.
 
     Labels that are classes of the network are replaced by the name of the class, and classes that share a name have
-    their index after it. `table` has the columns with nulls. Images are grouped by the column `group`: their label, or
-    the explained class in a run without labels.
+    their index after it. `table` has the columns with nulls. Images are grouped by their label, or by the explained
+    class in a run without labels.
     """
 
     def __init__(self, data: RunData) -> None:
@@ -57,11 +64,14 @@ class Columns:
         self.label_index, self.prediction_index, self.target_index = indices
         self.probability, self.label_probability = (as_array(table[name], np.nan) for name in PROBABILITIES)
         self.correct: NDArray[np.int8] = as_array(table["correct"].cast(pa.int8()), -1)
-        self.has_map, self.readable = np.asarray(table["map_height"].is_valid()), np.asarray(table["error"].is_null())
+        self.readable = np.asarray(table["error"].is_null())
         self.wrong: NDArray[np.bool_] = self.readable & (self.correct == 0)
-        self.group = "label" if (self.label.codes >= 0).any() else "target"
-        self.groups = self.label if self.group == "label" else self.target
-        self.labeled = _labeled(data.manifest.get("labeled"), table["label_index"])
+        self.groups = self.label if (self.label.codes >= 0).any() else self.target
+        self.codes = np.where(self.readable, self.groups.codes, -1)
+        """The groups of the images that could be read, or -1."""
+        counts = np.unique(self.label_index[self.label_index >= 0], return_counts=True)
+        labeled = data.manifest.get("labeled") or dict(zip(*counts, strict=True))
+        self.labeled = {int(index): int(count) for index, count in labeled.items()}
         """Predicted images per labeled class, with or without a row; a run may contain only rows of mistakes."""
 
     def __len__(self) -> int:
@@ -73,9 +83,9 @@ class Columns:
 
     @property
     def map_size(self) -> tuple[int, int]:
-        """Height and width of the first map."""
-        first = self.table.slice(int(self.has_map.argmax()), 1).to_pylist() if self.has_map.any() else []
-        return (first[0]["map_height"], first[0]["map_width"]) if first else (1, 1)
+        """Height and width of the maps in a report: those of the first map, at most `MOST`."""
+        (first,) = self.table.slice(int(self.readable.argmax()), 1).to_pylist()
+        return min(MOST, first["map_height"]), min(MOST, first["map_width"])
 
 
 def _read(data: RunData) -> pa.Table:
@@ -106,13 +116,6 @@ def class_names(table: pa.Table, name: str, classes: pa.Array) -> pa.ChunkedArra
     index = table[f"{name}_index"]
     known = classes.take(pc.if_else(pc.less(index, len(classes)), index, None))
     return pc.coalesce(known, table[name])
-
-
-def _labeled(counts: Mapping[str, int] | None, labels: pa.ChunkedArray) -> dict[int, int]:
-    """Return the counts in the manifest, or if it has none, those of the rows."""
-    if counts is None:
-        return {each["values"]: each["counts"] for each in labels.drop_null().value_counts().to_pylist()}
-    return {int(index): int(count) for index, count in counts.items()}
 
 
 def distinct(classes: Sequence[str]) -> list[str]:

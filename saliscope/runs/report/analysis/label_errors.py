@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.columns import Columns
@@ -70,10 +71,8 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     known = (columns.label_index >= 0) & np.isfinite(columns.label_probability)
     if not known.any():
         return None
-    labels, classes = (
-        columns.label_index[known],
-        1 + int(max(columns.label_index.max(), columns.prediction_index.max())),
-    )
+    labels = columns.label_index[known]
+    classes = 1 + int(max(columns.label_index.max(), columns.prediction_index.max()))
     counts = np.bincount(labels, minlength=classes)
     sums = np.bincount(labels, weights=columns.label_probability[known], minlength=classes)
     # The mean probability of each class over the images with that label; infinite for few images.
@@ -83,28 +82,20 @@ def find_label_errors(data: RunData, columns: Columns) -> LabelErrors | None:
     chosen = np.flatnonzero(known)[:: -(-int(known.sum()) // SAMPLE)]
     top = np.zeros((len(chosen), 5))
     for start, table in data.batches(["top5"]):
-        column = table["top5"].combine_chunks()
-        lengths = np.asarray(column.value_lengths().fill_null(0))
-        values = column.flatten()
-        index = np.asarray(values.field("index").fill_null(-1))
-        p = np.asarray(values.field("probability").cast("float64").fill_null(np.nan))
-        row = np.repeat(np.arange(start, start + len(table)), lengths)
-        inside = (index >= 0) & (index < classes)
-        limit = np.full(len(index), np.inf)
-        limit[inside] = limits[index[inside]]
-        other = index != columns.label_index[row]
-        issue[row[other & (p >= limit - NEAR)]] = True
-        part = slice(start, start + len(table))
-        place = np.searchsorted(chosen, row)
-        here = (place < len(chosen)) & (chosen[np.minimum(place, len(chosen) - 1)] == row)
-        rank = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        here &= rank < 5
-        top[place[here], rank[here]] = np.nan_to_num(p[here])
+        column, part = table["top5"].combine_chunks(), slice(start, start + len(table))
+        row, values = np.asarray(pc.list_parent_indices(column)), column.flatten()
+        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        index = np.full((len(table), 1 + rank.max(initial=4)), -1)
+        index[row, rank] = values.field("index").fill_null(-1)
+        p = np.full(index.shape, np.nan)
+        p[row, rank] = values.field("probability").cast("float64").fill_null(np.nan)
+        limit = np.append(limits, np.inf)[np.where(index < classes, index, -1)]
+        issue[part] = ((index != columns.label_index[part, None]) & (p >= limit - NEAR)).any(1)
         # A class that is not listed has at most the lowest listed probability, and at most what the listed ones leave.
-        lowest = np.full(len(table), np.inf)
-        np.fmin.at(lowest, row - start, p)
-        rest = 1 - np.bincount(row - start, weights=np.nan_to_num(p), minlength=len(table))
-        possible[part] = np.minimum(lowest, np.maximum(rest, 0)) >= limits.min() - NEAR
+        rest = np.maximum(1 - np.nansum(p, axis=1), 0)
+        possible[part] = np.fmin.reduce(p, axis=1, initial=np.inf).clip(max=rest) >= limits.min() - NEAR
+        inside = slice(*np.searchsorted(chosen, (part.start, part.stop)))
+        top[inside] = np.nan_to_num(p[chosen[inside] - start, :5])
     wrong = known & (columns.prediction_index != columns.label_index)
     found = np.flatnonzero(issue & wrong)
     order = np.argsort(columns.label_probability[found], kind="stable")

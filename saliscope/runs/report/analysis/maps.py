@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Union
 
 import numpy as np
@@ -18,11 +19,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from saliscope.errors import Refused
-from saliscope.runs.report.analysis.columns import Columns
+from saliscope.runs.report.analysis.columns import Columns, evenly
 from saliscope.runs.rows import Booleans, Floats, Integers, RunData, maps_of
 
-MOST = 56
-"""Maximum number of cells per side; finer maps are averaged, to 4 pixels per cell at 224 pixels."""
 CELLS = 2**22
 """Cells of maps that are converted at once."""
 BORDER = 0.1
@@ -31,6 +30,8 @@ LEAST, MOST_OF_CLASS = 10, 600
 """Minimum number of maps of a class for clustering, and the maximum number of those that are clustered."""
 SAMPLE, SAMPLED_CELLS = 20_000, 2**23
 """Maximum number of maps in the sample, and of their cells in total: 67 MB."""
+GRID = 8
+"""Maximum number of cells per side of the maps that are clustered."""
 MAPS = ["map", "map_scale", "map_height", "map_width"]
 ROWS = 1024
 """Rows that are read at once."""
@@ -47,14 +48,20 @@ class Maps:
     values: Floats
     relevance: Floats
 
-    def share(self, region: Floats) -> Floats:
-        """Return the share of the relevance `[n]` in a region `[h, w]` or `[n, h, w]` of cell coverages from 0 to 1."""
-        return (self.relevance * region).sum((1, 2))
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of a map in cells."""
-        return self.values.shape[1], self.values.shape[2]
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The maps `[n, h, w]` that are clustered, which have relevance, with their table rows and explained classes."""
+
+    rows: Integers
+    values: Floats
+    classes: NDArray[np.object_]
+
+    @cached_property
+    def grid(self) -> Floats:
+        """The shares of the relevance on a small grid `[n, g, g]`."""
+        height, width = self.values.shape[1:]
+        return shares(pool(self.values.clip(min=0), (min(GRID, height), min(GRID, width))))
 
 
 def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
@@ -62,17 +69,13 @@ def read_maps(table: pa.Table, *, by_size: bool, size: tuple[int, int]) -> Maps:
 
     All maps are resized to height and width `size`.
     """
-    heights, widths = (np.asarray(table[name].fill_null(0)) for name in ("map_height", "map_width"))
-    has_map = np.asarray(table["map"].is_valid())
-    rows = np.flatnonzero(has_map)
-    if not len(rows):
-        return Maps(rows, np.zeros((0, *size)), np.zeros((0, *size)))
-    values = np.zeros((len(rows), *size))
-    shapes = np.stack([heights, widths], axis=1)[rows]
+    rows = np.flatnonzero(np.asarray(table["map"].is_valid()))
+    table, values = table.take(rows), np.zeros((len(rows), *size))
+    shapes = np.stack([np.asarray(table[name]) for name in ("map_height", "map_width")], axis=1)
     for height, width in np.unique(shapes, axis=0).tolist():
         same = np.flatnonzero((shapes == (height, width)).all(1))
         for part in np.array_split(same, max(1, -(-len(same) * height * width // CELLS))):
-            array = maps_of(table.take(rows[part]))
+            array = maps_of(table.take(part))
             array = np.where(np.isfinite(array), array, 0.0)
             values[part] = pool(np.abs(array) if by_size else array, size)
     return Maps(rows, values, shares(values))
@@ -90,11 +93,8 @@ def pool(values: Floats, size: tuple[int, int], box: Sequence[float] = (0.0, 0.0
     if values.shape[-2:] == size and tuple(box) == (0, 0, 1, 1):
         return values
     left, top, right, bottom = box
-    rows, columns = (
-        _overlaps(cells, side, *span)
-        for cells, side, span in zip(values.shape[-2:], size, ((top, bottom), (left, right)), strict=True)
-    )
-    return np.asarray(rows @ values @ columns.T)
+    rows = _overlaps(values.shape[-2], size[0], top, bottom)
+    return np.asarray(rows @ values @ _overlaps(values.shape[-1], size[1], left, right).T)
 
 
 def _overlaps(cells: int, side: int, low: float, high: float) -> Floats:
@@ -115,13 +115,8 @@ def box_region(size: tuple[int, int], box: Sequence[float]) -> Floats:
             f"Invalid box {tuple(box)}. Use left, top, right and bottom as fractions of the network's field of view, "
             "from 0 to 1, such as 0.25,0.25,0.75,0.75."
         )
-    down = _coverage(size[0], top, bottom)
-    return np.outer(down, _coverage(size[1], left, right))
-
-
-def _coverage(cells: int, start: float, end: float) -> Floats:
-    edges = np.linspace(0, 1, cells + 1)
-    return np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0, None) * cells
+    part = (right - left) * (bottom - top) * size[0] * size[1]
+    return part * np.outer(_overlaps(size[0], 1, top, bottom), _overlaps(size[1], 1, left, right))
 
 
 def border_region(size: tuple[int, int]) -> Floats:
@@ -152,17 +147,13 @@ def pack(values: Floats) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class Region:
-    """A region of the images: the share of the relevance `[n]` in it for each row, NaN for a row without relevance."""
+    """A region of the images: the share of the relevance in it for each row `[n]`, NaN for a row without relevance.
+
+    `uniform` `[n]` are the shares that a uniform map has, NaN for rows without a map or a region.
+    """
 
     shares: Floats
-    covered: float = 0.0
-    """The sum of its coverages of the cells of all maps."""
-    cells: int = 0
-
-    @property
-    def even(self) -> float:
-        """The share that a uniform map has there."""
-        return self.covered / self.cells if self.cells else float("nan")
+    uniform: Floats
 
     @property
     def known(self) -> Floats:
@@ -174,81 +165,68 @@ class Region:
         """The mean share, or None if there is none."""
         return float(self.known.mean(dtype=np.float64)) if len(self.known) else None
 
+    @property
+    def even(self) -> float | None:
+        """The mean share of uniform maps, or None if there is none."""
+        return Region(self.uniform, self.uniform).mean
+
 
 @dataclass(eq=False)
 class MapPass:
-    """What a report needs from all maps. `means` `[k, h, w]` are mean maps by class, `counts` `[k]` their numbers."""
+    """What a report needs from all maps. `means` `[k, h, w]` are mean maps by class."""
 
-    sample: Maps
+    sample: Sample
     sampled: bool
     """Whether the sample does not have all maps."""
     regions: dict[str, Region]
     means: Floats
-    counts: Integers
 
 
 Coverage = Union["Floats", Callable[["Integers"], "Floats"]]
 """The coverage of the cells by a region `[h, w]`, or that of some rows `[m, h, w]` with NaN for a missing region."""
 
 
-def grid_size(columns: Columns) -> tuple[int, int]:
-    """Return height and width of the grid of a report: those of the first map, at most 56."""
-    return min(MOST, columns.map_size[0]), min(MOST, columns.map_size[1])
-
-
 def read_all(
     data: RunData, columns: Columns, groups: NDArray[np.int32], by_size: bool, regions: Mapping[str, Coverage]
 ) -> MapPass:
     """Read every map; `groups` `[n]` are the codes of the classes whose maps are averaged, -1 for none."""
-    size = grid_size(columns)
+    size = columns.map_size
     chosen = choose_sample(columns, size)
-    found = {name: Region(np.full(len(columns), np.nan, dtype=np.float32)) for name in regions}
-    means = np.zeros((1 + int(groups.max(initial=-1)), *size))
-    counts = np.zeros(len(means), dtype=np.int64)
-    kept = [Maps(np.zeros(0, dtype=np.int64), np.zeros((0, *size)), np.zeros((0, *size)))]
+    found = {name: Region(*np.full((2, len(columns)), np.nan, dtype=np.float32)) for name in regions}
+    means = np.zeros((2 + int(groups.max(initial=-1)), *size))  # the last one is of maps without a class
+    kept = [(np.zeros(0, dtype=np.int64), np.zeros((0, *size)))]
     for start, table in data.batches(MAPS, ROWS):
         maps = read_maps(table, by_size=by_size, size=size)
         rows = maps.rows + start
-        for name, cover in regions.items() if len(rows) else ():
+        if not len(rows):
+            continue
+        for name, cover in regions.items():
             region = cover(rows) if callable(cover) else cover
-            times = len(rows) if region.ndim == 2 else 1  # the maps that it is for
-            found[name].shares[rows] = maps.share(region)
-            found[name].covered += times * float(np.nansum(region))
-            found[name].cells += times * int(np.isfinite(region).sum())
+            found[name].shares[rows] = (maps.relevance * region).sum((1, 2))
+            found[name].uniform[rows] = region.mean((-2, -1))
         order = np.argsort(groups[rows], kind="stable")
-        order = order[groups[rows][order] >= 0]
-        codes, starts, numbers = np.unique(groups[rows][order], return_index=True, return_counts=True)
-        if len(codes):
-            means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)
-            counts[codes] += numbers
-        inside = chosen[rows]
-        kept.append(Maps(rows[inside], maps.values[inside], maps.relevance[inside]))
+        codes, starts = np.unique(groups[rows][order], return_index=True)
+        means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)
+        inside = chosen[rows] & np.isfinite(maps.relevance).all((1, 2))
+        kept.append((rows[inside], maps.values[inside]))
+    counts = np.bincount(groups[columns.readable & (groups >= 0)], minlength=len(means))
     means /= np.maximum(counts, 1)[:, None, None]
-    parts = zip(*((each.rows, each.values, each.relevance) for each in kept), strict=True)
-    return MapPass(Maps(*map(np.concatenate, parts)), bool((columns.has_map & ~chosen).any()), found, means, counts)
+    rows, values = map(np.concatenate, zip(*kept, strict=True))
+    sample = Sample(rows, values, np.array([str(columns.target[row]) for row in rows], dtype=object))
+    return MapPass(sample, bool((columns.readable & ~chosen).any()), found, means)
 
 
 def choose_sample(columns: Columns, size: tuple[int, int]) -> Booleans:
     """Return which rows are in the sample `[n]`: all, or the same number of each explained class, evenly spaced."""
     most = min(SAMPLE, SAMPLED_CELLS // (size[0] * size[1]))
-    chosen = columns.has_map.copy()
+    chosen = columns.readable.copy()
     if chosen.sum() <= most:
         return chosen
     codes, totals = np.unique(columns.target.codes[chosen], return_counts=True)
     quota = next((q for q in range(MOST_OF_CLASS, LEAST, -1) if np.minimum(totals, q).sum() <= most), LEAST)
     for code, total in zip(codes, totals, strict=True):
         if total > quota:
-            rows = np.flatnonzero(columns.has_map & (columns.target.codes == code))
+            rows = np.flatnonzero(columns.readable & (columns.target.codes == code))
             chosen[rows] = False
-            chosen[rows[np.linspace(0, total - 1, quota).round().astype(int)]] = True
+            chosen[evenly(rows, quota)] = True
     return chosen
-
-
-def displayed(data: RunData, rows: Integers, by_size: bool, size: tuple[int, int]) -> dict[int, Floats]:
-    """Return the maps `[h, w]` of some rows, by row."""
-    found: dict[int, Floats] = {}
-    for start in range(0, len(rows), ROWS):
-        part = rows[start : start + ROWS]
-        maps = read_maps(data.take(part, MAPS), by_size=by_size, size=size)
-        found |= {int(part[k]): values for k, values in zip(maps.rows, maps.values, strict=True)}
-    return found

@@ -11,17 +11,20 @@ There are four criteria, so that a class whose object is often on the left is no
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.Image import Resampling
 
-from saliscope.runs.report.analysis.clusters import Cluster, pool_maps
-from saliscope.runs.report.analysis.maps import Maps
+from saliscope.runs.report.analysis.clusters import Cluster
+from saliscope.runs.report.analysis.columns import evenly
+from saliscope.runs.report.analysis.maps import Sample
 from saliscope.runs.rows import Floats, Integers
 
 SIDE = 0.28
@@ -78,24 +81,18 @@ class Candidate:
         return self.pattern is not None and len(self.members) >= MANY and self.others_alike <= OTHERS
 
 
-def count_tested(
-    maps: Maps, clusters: list[Cluster], classes: list[str], candidates: list[Candidate]
-) -> dict[str, int]:
+def count_tested(maps: Sample, clusters: list[Cluster], candidates: list[Candidate]) -> dict[str, int]:
     """Return how many of the explained `classes` were `tested` for shortcuts.
 
     Those have clusters, and enough maps of other classes to compare with. Of the others, `unread` had too few images
     that are still available, and all others too few maps. `largest` is the number of maps of the largest class, of
     `maps` maps with relevance.
     """
-    usable = np.asarray(np.isfinite(pool_maps(maps)).all((1, 2)))
-    counts = Counter(name for name, is_usable in zip(classes, usable.tolist(), strict=True) if is_usable)
-    total = counts.total()
+    counts, total = Counter(maps.classes.tolist()), len(maps.rows)
     enough = {cluster.name for cluster in clusters if total - counts[cluster.name] >= MANY}
     unread = sum(not candidate.others for candidate in candidates if candidate.name in enough)
-    largest = max(counts.values(), default=0)
-    return {
-        "classes": len(counts), "tested": len(enough) - unread, "unread": unread, "largest": largest, "maps": total
-    }  # fmt: skip
+    tested = {"classes": len(counts), "tested": len(enough) - unread, "unread": unread}
+    return tested | {"largest": max(counts.values(), default=0), "maps": total}
 
 
 def describe(box: Box) -> str:
@@ -109,18 +106,13 @@ def describe(box: Box) -> str:
     return f"{y or x} edge" if x or y else "center"
 
 
-def find_candidates(maps: Maps, clusters: list[Cluster], classes: list[str], crop: Crop) -> list[Candidate]:
+def find_candidates(maps: Sample, clusters: list[Cluster], crop: Crop) -> list[Candidate]:
     """Return areas that may be shortcuts, at most one per class; comparing the images decides (`is_shortcut`)."""
-    grid = pool_maps(maps)
-    usable = np.asarray(np.isfinite(grid).all((1, 2)))
-    sums, boxes = _squares(np.where(usable[:, None, None], grid, 0))
+    sums, boxes = _squares(maps.grid)
     candidates = []
-    names = np.array(classes, dtype=object)
-    for name in dict.fromkeys(cluster.name for cluster in clusters):
-        in_class = names == name
-        own, other = np.flatnonzero(usable & in_class), np.flatnonzero(usable & ~in_class)
-        own_clusters = [cluster for cluster in clusters if cluster.name == name]
-        candidate = _find_candidate(sums, boxes, own_clusters, other) if len(other) else None
+    for name, own_clusters in itertools.groupby(clusters, lambda cluster: cluster.name):
+        own, other = np.flatnonzero(maps.classes == name), np.flatnonzero(maps.classes != name)
+        candidate = _find_candidate(sums, boxes, list(own_clusters), other) if len(other) else None
         if candidate is not None:
             inside = sums[:, boxes.index(candidate.box)]
             candidates.append(_compare_images(candidate, inside, own, other, crop))
@@ -131,14 +123,11 @@ def _squares(grid: Floats) -> tuple[Floats, list[Box]]:
     """Return the relevance `[n, squares]` in every square of side `SIDE` outside the center, and their boxes."""
     rows, columns = grid.shape[1:]
     high, wide = (max(1, round(SIDE * side)) for side in (rows, columns))
-    sums, boxes = [], []
-    for y in range(rows - high + 1):
-        for x in range(columns - wide + 1):
-            box = (x / columns, y / rows, (x + wide) / columns, (y + high) / rows)
-            if describe(box) != "center":
-                sums.append(grid[:, y : y + high, x : x + wide].sum((1, 2)))
-                boxes.append(box)
-    return np.stack(sums, axis=1) if sums else np.zeros((len(grid), 0)), boxes
+    corners = [(x, y) for y in range(rows - high + 1) for x in range(columns - wide + 1)]
+    boxes = [(x / columns, y / rows, (x + wide) / columns, (y + high) / rows) for x, y in corners]
+    outer = [number for number, box in enumerate(boxes) if describe(box) != "center"]
+    sums = sliding_window_view(grid, (high, wide), (1, 2)).sum((-2, -1)).reshape(len(grid), len(boxes))
+    return sums[:, outer], [boxes[number] for number in outer]
 
 
 def _find_candidate(sums: Floats, boxes: list[Box], clusters: list[Cluster], other: Integers) -> Candidate | None:
@@ -158,8 +147,8 @@ def _find_candidate(sums: Floats, boxes: list[Box], clusters: list[Cluster], oth
 
 def _compare_images(candidate: Candidate, inside: Floats, own: Integers, other: Integers, crop: Crop) -> Candidate:
     """Return the candidate with the pattern that the images have in common, and with all maps that contain it."""
-    _, patches = _patches(_sample(candidate.members), candidate.box, crop)
-    _, others = _patches(_sample(other), candidate.box, crop)
+    _, patches = _patches(evenly(candidate.members, COMPARED), candidate.box, crop)
+    _, others = _patches(evenly(other, COMPARED), candidate.box, crop)
     if len(patches) < MANY or len(others) < MANY:
         return candidate
     candidate = replace(candidate, others=len(others))
@@ -224,22 +213,14 @@ def _match(patches: Floats, colors: Floats) -> NDArray[np.bool_]:
     return np.asarray(np.abs(patches - colors).max(-1) <= NEAR)
 
 
-def _sample(numbers: Integers) -> Integers:
-    return numbers[np.unique(np.linspace(0, len(numbers) - 1, min(COMPARED, len(numbers))).round().astype(int))]
-
-
 def _patches(numbers: Integers, box: Box, crop: Crop) -> tuple[Integers, Floats]:
     """Return the indices of those images that can be read, and the area `[n, p, p, 3]` in each."""
     left, top, right, bottom = box
     read, patches = [], []
     for number in numbers:
         image = crop(int(number))
-        if image is None:
-            continue
-        width, height = image.size
-        corners = (left * width, top * height, right * width, bottom * height)
-        small = image.convert("RGB").resize((PATCH, PATCH), Resampling.BOX, box=corners)
-        patches.append(np.asarray(small, dtype=float))
-        read.append(int(number))
-    stacked = np.stack(patches) if patches else np.zeros((0, PATCH, PATCH, 3))
-    return np.array(read, dtype=np.int64), stacked
+        if image is not None:
+            corners = (left * image.width, top * image.height, right * image.width, bottom * image.height)
+            patches.append(np.asarray(image.convert("RGB").resize((PATCH, PATCH), Resampling.BOX, box=corners)))
+            read.append(int(number))
+    return np.array(read, dtype=np.int64), np.array(patches, dtype=float).reshape(-1, PATCH, PATCH, 3)

@@ -95,8 +95,8 @@ def find_slices(metadata: Mapping[str, pa.Array], correct: NDArray[np.int8], lab
         if not tests:
             skipped[name] = f"no value has {LEAST} labeled images and as many with the same labels without it"
         found += tests
-    adjusted = holm([each.p for each in found]) if found else []
-    worst = [replace(each, p=p) for each, p in zip(found, adjusted, strict=True) if p < LEVEL]
+    adjusted = zip(found, holm([each.p for each in found]), strict=True)
+    worst = [replace(each, p=p) for each, p in adjusted if p < LEVEL]
     return Slices(sorted(worst, key=lambda each: each.rate.value - each.rest.value), len(found), skipped)
 
 
@@ -117,10 +117,8 @@ def _test_values(
         both = (counts[k] > 0) & (counts[k] < totals)  # labels with images inside and outside
         inside, outside = counts[k, both], (totals - counts[k])[both]
         if min(inside.sum(), outside.sum()) >= LEAST:
-            rate, rest = (
-                Rate(int(correct.sum()), int(images.sum()))
-                for correct, images in ((hits[k, both], inside), ((right - hits[k])[both], outside))
-            )
+            rate = Rate(int(hits[k, both].sum()), int(inside.sum()))
+            rest = Rate(int((right - hits[k])[both].sum()), int(outside.sum()))
             p = more_mistakes(inside - hits[k, both], inside, (totals - right)[both], totals[both])
             found.append(Slice(column, name, rate, rest, p, np.flatnonzero(codes == k)))
     return found
@@ -157,8 +155,6 @@ def lower(inside: Rate, outside: Rate) -> float:
 
 def divide(values: pa.Array) -> tuple[Integers, list[str]] | str:
     """Return the group `[n]` of each value, -1 for a missing one, and the names of the groups, or the reason."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         return f"it contains {values.type}"
     encoded = values.dictionary_encode()
@@ -174,7 +170,7 @@ def divide(values: pa.Array) -> tuple[Integers, list[str]] | str:
     return codes, [str(each) for each in distinct]
 
 
-def _divide_numbers(values: Floats) -> tuple[Integers, list[str]] | str:
+def _divide_numbers(values: Floats) -> tuple[Integers, list[str]]:
     """Divide numbers at their quantiles; equal numbers are in the same part."""
     finite = np.isfinite(values)
     limits = np.unique(np.quantile(values[finite], np.arange(1, PARTS) / PARTS))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.maps import MapPass
+from saliscope.runs.rows import Booleans
 from saliscope.runs.settings import WNIDS, is_imagenet
 
 TITLES = {
@@ -62,17 +63,6 @@ class Rate:
         return float(bounds.low), float(bounds.high)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """`count` images of `label` that are predicted as `prediction`, their `share`, and their mean probability."""
-
-    label: str
-    prediction: str
-    count: int
-    share: float
-    probability: float | None
-
-
 def accuracy(columns: Columns) -> Rate | None:
     """Return the accuracy over all images whose label is a class of the network, or None if there are none."""
     count = sum(columns.labeled.values())
@@ -91,24 +81,22 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
 
     `rate` is None without labels; `probability` is the mean probability of the prediction; `confused` is the most
     frequent wrong prediction with its count; `shares` are means by region, None without relevance; `mean` is the mean
-    map `[h, w]` of `maps` maps.
+    map `[h, w]`.
     """
     shares = {f"share_{name}": pa.array(region.shares, from_pandas=True) for name, region in maps.regions.items()}
-    table = columns.table.select(["probability", "label_index"])
-    code = np.where(columns.readable, columns.groups.codes, -1)
-    more = {"code": code, "predicted": columns.prediction.codes, "wrong": columns.wrong, **shares}
-    for name, values in more.items():
-        table = table.append_column(name, pa.array(values))
+    own = {name: columns.table[name] for name in ("probability", "label_index")}
+    codes = {"code": columns.codes, "predicted": columns.prediction.codes, "wrong": columns.wrong}
+    table = pa.table(own | codes | shares)
     pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
-    most = pairs.sort_by([("count_all", "descending"), ("predicted", "ascending")]).group_by("code", use_threads=False)
-    most = most.aggregate([("predicted", "first"), ("count_all", "first")]).to_pylist()
-    predictions = columns.prediction.values
-    confused = {each["code"]: (predictions[each["predicted_first"]], each["count_all_first"]) for each in most}
+    confused = {
+        each["code"]: (columns.prediction.values[each["predicted"]], each["count_all"])
+        for each in pairs.sort_by([("count_all", "ascending"), ("predicted", "descending")]).to_pylist()
+    }
     means = [(name, "mean") for name in ("probability", *shares)]
     found = table.group_by("code").aggregate([([], "count_all"), ("label_index", "distinct"), ("wrong", "sum"), *means])
     rows = []
     for each in found.filter(pc.field("code") >= 0).to_pylist():
-        count = _labeled(columns, each)
+        count = sum(columns.labeled.get(index, 0) for index in each["label_index_distinct"])
         rows.append(
             {
                 "name": columns.groups.values[each["code"]],
@@ -117,53 +105,34 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
                 "probability": each["probability_mean"],
                 "confused": confused.get(each["code"]),
                 "shares": {region: each[f"share_{region}_mean"] for region in maps.regions},
-                "maps": int(maps.counts[each["code"]]),
-                "mean": maps.means[each["code"]] if maps.counts[each["code"]] else None,
+                "mean": maps.means[each["code"]],
             }
         )
     return sorted(rows, key=lambda row: row["name"])
 
 
-def _labeled(columns: Columns, group: Mapping[str, Any]) -> int:
-    """Return the number of images whose label is one of the classes of a group."""
-    return sum(columns.labeled.get(index, 0) for index in group["label_index_distinct"] if index is not None)
+def confusions(columns: Columns, most: int) -> tuple[list[dict[str, Any]], int]:
+    """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first.
 
+    Each has its `count`, its `share` of the images with the label, and the mean `probability` of the prediction.
 
-@dataclass(frozen=True)
-class Confusions:
-    """The most frequent pairs of label and wrong prediction, and the numbers of all pairs and of their images."""
-
-    pairs: list[Pair]
-    different: int
-    images: int
-
-
-def confusions(columns: Columns, most: int) -> Confusions:
-    """Return at most `most` pairs of label and wrong prediction, the most frequent and then the most probable first."""
-    rows = columns.wrong
-    values = {
-        "label": pa.array(columns.label.values, pa.string()).take(pa.array(columns.label.codes[rows])),
-        "prediction": columns.prediction.codes[rows],
-        "label_index": columns.label_index[rows],
-        "probability": pa.array(columns.probability[rows], from_pandas=True),
-    }
-    wrong = pa.table(values)
+    Returns  also the number of all pairs
+    """
+    wrong = columns.table.select(["label", "prediction", "label_index", "probability"]).filter(pa.array(columns.wrong))
     counts: list[Any] = [([], "count_all"), ("label_index", "first"), ("probability", "mean")]
     pairs = wrong.group_by(["label", "prediction"], use_threads=False).aggregate(counts)
-    order = [("count_all", "descending"), ("probability_mean", "descending"), ("label", "ascending")]
-    found = []
-    for each in pairs.sort_by(order).slice(0, most).to_pylist():
-        count, prediction = each["count_all"], columns.prediction.values[each["prediction"]]
-        share = count / max(columns.labeled.get(each["label_index_first"], 0), count)
-        found.append(Pair(each["label"], prediction, count, share, each["probability_mean"]))
-    return Confusions(found, len(pairs), len(wrong))
+    pairs = pairs.rename_columns(["label", "prediction", "count", "index", "probability"])
+    order = [("count", "descending"), ("probability", "descending"), ("label", "ascending")]
+    found = pairs.set_column(0, "label", pairs["label"].cast(pa.string())).sort_by(order).slice(0, most).to_pylist()
+    for each in found:
+        each["share"] = each["count"] / max(columns.labeled.get(each["index"], 0), each["count"])
+    return found, len(pairs)
 
 
-def most_confident_mistakes(columns: Columns, count: int) -> list[int]:
-    """Return the rows of wrong predictions, the most probable first."""
-    rows = np.flatnonzero(columns.wrong)
-    order = np.argsort(-np.nan_to_num(columns.probability[rows]), kind="stable")
-    return [int(row) for row in rows[order[:count]]]
+def most_confident(columns: Columns, chosen: Booleans, most: int) -> list[int]:
+    """Return some of the chosen rows, the most probable prediction first."""
+    rows = np.flatnonzero(chosen)
+    return rows[np.argsort(-np.nan_to_num(columns.probability[rows]), kind="stable")][:most].tolist()
 
 
 def finding_rows(columns: Columns) -> list[dict[str, Any]]:
@@ -177,14 +146,10 @@ def finding_rows(columns: Columns) -> list[dict[str, Any]]:
         code, first, count = found["code"], found["row_min"], found["row_count"]
         messages = zip(lists[first].as_py(), texts[first].as_py() or [], strict=False)
         example = next((text for name, text in messages if name == code), "")
-        row = {"code": code, "title": title(code), "count": count, "share": count / readable, "example": example}
+        title = TITLES.get(code) or code.replace("_", " ").capitalize()
+        row = {"code": code, "title": title, "count": count, "share": count / readable, "example": example}
         rows.append(row)
     return rows
-
-
-def title(code: str) -> str:
-    """Return the title of a finding."""
-    return TITLES.get(code) or code.replace("_", " ").capitalize()
 
 
 BINS = 15
@@ -202,11 +167,6 @@ class Bin:
     high: float
     confidence: float
     rate: Rate
-
-    @property
-    def range(self) -> str:
-        """The probabilities as text."""
-        return f"{100 * self.low:.1f} to {100 * self.high:.1f}%"
 
 
 @dataclass(frozen=True)
@@ -306,12 +266,12 @@ def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | No
     if not is_imagenet(classes):
         return None
     wrong = columns.wrong & (columns.label_index >= 0)
-    pairs = columns.label_index[wrong].astype(np.int64) * len(classes) + columns.prediction_index[wrong]
-    values, counts = np.unique(pairs, return_counts=True)
+    indices = np.stack([columns.label_index, columns.prediction_index])[:, wrong]
+    pairs, counts = np.unique(indices, axis=1, return_counts=True)
     images: Counter[str] = Counter()
     different: Counter[str] = Counter()
-    for pair, count in zip(values.tolist(), counts.tolist(), strict=True):
-        node = tree().common(*divmod(pair, len(classes)))
+    for label, prediction, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        node = tree().common(label, prediction)
         images[node] += count
         different[node] += 1
     return [
@@ -321,9 +281,5 @@ def by_ancestor(columns: Columns, classes: Sequence[str]) -> list[Ancestor] | No
 
 def median_size(found: Sequence[Ancestor]) -> int:
     """Return the number of classes of the smallest groups that together have half of the mistakes."""
-    total, seen = sum(each.count for each in found), 0
-    for each in sorted(found, key=lambda one: one.classes):
-        seen += each.count
-        if 2 * seen >= total:
-            return each.classes
-    return 0
+    sizes = np.repeat([each.classes for each in found], [each.count for each in found])
+    return int(np.quantile(sizes, 0.5, method="inverted_cdf")) if len(sizes) else 0
