@@ -149,11 +149,12 @@ def pack(values: Floats) -> dict[str, Any]:
 class Region:
     """A region of the images: the share of the relevance in it for each row `[n]`, NaN for a row without relevance.
 
-    `uniform` `[n]` are the shares that a uniform map has, NaN for rows without a map or a region.
+    `uniform` is the sum of the shares that uniform maps have, over the `count` rows with a map and a region.
     """
 
     shares: Floats
-    uniform: Floats
+    uniform: float = 0.0
+    count: int = 0
 
     @property
     def known(self) -> Floats:
@@ -168,7 +169,7 @@ class Region:
     @property
     def even(self) -> float | None:
         """The mean share of uniform maps, or None if there is none."""
-        return Region(self.uniform, self.uniform).mean
+        return self.uniform / self.count if self.count else None
 
 
 @dataclass(eq=False)
@@ -192,7 +193,7 @@ def read_all(
     """Read every map; `groups` `[n]` are the codes of the classes whose maps are averaged, -1 for none."""
     size = columns.map_size
     chosen = choose_sample(columns, size)
-    found = {name: Region(*np.full((2, len(columns)), np.nan, dtype=np.float32)) for name in regions}
+    found = {name: Region(np.full(len(columns), np.nan, dtype=np.float32)) for name in regions}
     means = np.zeros((2 + int(groups.max(initial=-1)), *size))  # the last one is of maps without a class
     kept = [(np.zeros(0, dtype=np.int64), np.zeros((0, *size)))]
     for start, table in data.batches(MAPS, ROWS):
@@ -203,7 +204,9 @@ def read_all(
         for name, cover in regions.items():
             region = cover(rows) if callable(cover) else cover
             found[name].shares[rows] = (maps.relevance * region).sum((1, 2))
-            found[name].uniform[rows] = region.mean((-2, -1))
+            uniform = np.broadcast_to(region.mean((-2, -1)), len(rows))
+            found[name].uniform += float(np.nansum(uniform))
+            found[name].count += int(np.isfinite(uniform).sum())
         order = np.argsort(groups[rows], kind="stable")
         codes, starts = np.unique(groups[rows][order], return_index=True)
         means[codes] += np.add.reduceat(maps.values[order], starts, axis=0)

@@ -87,7 +87,7 @@ def class_rows(columns: Columns, maps: MapPass) -> list[dict[str, Any]]:
     own = {name: columns.table[name] for name in ("probability", "label_index")}
     codes = {"code": columns.codes, "predicted": columns.prediction.codes, "wrong": columns.wrong}
     table = pa.table(own | codes | shares)
-    pairs = table.filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
+    pairs = pa.table(codes).filter(pc.field("wrong")).group_by(["code", "predicted"]).aggregate([([], "count_all")])
     confused = {
         each["code"]: (columns.prediction.values[each["predicted"]], each["count_all"])
         for each in pairs.sort_by([("count_all", "ascending"), ("predicted", "descending")]).to_pylist()
