@@ -82,7 +82,7 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
         "several": sorted(several, key=lambda name: (name not in marked, -len(by_class[name]), name)),
         "mistakes": compared,
         "incomplete": sum(len(maps) == 1 for _, maps, _ in compared),
-        "evaluation": json.loads(data.store.read("evaluation.json") or b"{}"),
+        "evaluation": _evaluation(data),
         "error_rows": errors,
         "devices": sorted(filter(None, data.columns(["device"])["device"].unique().to_pylist())),
         "folder": shlex.quote(str(data.folder)),
@@ -92,6 +92,15 @@ def gather(data: RunData, report: Report) -> dict[str, Any]:
             "images": entries, "places": places, "maps": page.packed_maps, "findings": titles, "unit": unit
         },
     }  # fmt: skip
+
+
+def _evaluation(data: RunData) -> dict[str, Any]:
+    """Return the content of evaluation.json, or an empty dictionary if it is missing or damaged."""
+    try:
+        content = json.loads(data.store.read("evaluation.json") or b"{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) and content.get("metrics") else {}
 
 
 def _choose(page: Page, first: list[int]) -> None:

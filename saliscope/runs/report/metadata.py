@@ -28,6 +28,8 @@ TEXTS = csv.ConvertOptions(column_types={name: pa.string() for name in SPELLINGS
 
 def of_source(source: str, paths: pa.ChunkedArray) -> dict[str, pa.Array]:
     """Return the metadata in the source of a run; empty if the source is not a list, or is not available anymore."""
+    if suffix(source) not in lists.SUFFIXES - {".txt"}:
+        return {}
     try:
         return read(source, paths)
     except (Refused, OSError):

@@ -224,6 +224,8 @@ def test_metrics_are_compared_with_the_controls(tmp_path):
     (tmp_path / "evaluation.json").write_text(json.dumps({"metrics": {"deletion": one}, "images": 50}))
     text = page_text(page_of(small_run(tmp_path), tmp_path))
     assert "Deletion 0.123 ± 0.01 random" in text and "over 50 images" in text and "(Holm)" in text
+    (tmp_path / "evaluation.json").write_text("{")
+    assert "Deletion" not in page_text(page_of(small_run(tmp_path), tmp_path)), "damaged, so it is left out"
 
 
 def test_invalid_inputs_are_reported(tmp_path):
