@@ -331,7 +331,7 @@ def test_the_page_fits_a_window_and_labels_are_cut_at_dots(visit: Visit) -> None
     side = "(side) => [side.scrollHeight - side.clientHeight, getComputedStyle(side).maskImage]"
     assert page.locator("#hl-side").evaluate(side) == [0, "none"], "no text is cut off or faded"
     visit.after(lambda: visit.choose("method", "Grad-CAM"))  # which is checked on request
-    page.locator("#hl-trust .hl-trust[data-state=offer]").wait_for()
+    page.locator("#hl-trust .hl-trust:is([data-state=offer], [data-state=known])").wait_for()
     assert page.locator("#hl-side").evaluate(side) == [0, "none"]
     page.set_viewport_size(size)
 
