@@ -79,8 +79,7 @@ class Option:
             if isinstance(value, float) and not math.isfinite(value):
                 raise BadOption(f"{self.name}={shorten(value)} is not finite. Give a finite number.")
         elif self.kind == "bool":
-            if not isinstance(value, bool):
-                raise BadOption(f"{self.name}={shorten(value)} is not valid. Give True or False.")
+            check_flags(**{self.name: value})
         else:
             self._check_number(value)
 
@@ -95,6 +94,16 @@ class Option:
                 raise BadOption(
                     f"{self.name}={shorten(value)} is not valid. Give {kind} from {low:.10g} to {high:.10g}."
                 )
+
+
+def check_flags(**flags: Any) -> None:
+    """Check options by name that are True or False.
+
+    Errors   BadOption
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise BadOption(f"{name}={shorten(value)} is not valid. Give True or False.")
 
 
 _NAMES_ELSEWHERE = {

@@ -32,7 +32,7 @@ from explainers.explanation.result import Explanation, add_missing, add_missing_
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.options import LayerName, unknown_keyword, whole_number
+from explainers.options import LayerName, check_flags, unknown_keyword, whole_number
 from explainers.output_targets import Similarity
 from explainers.perturbation.several_inputs import explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
@@ -91,9 +91,7 @@ def explain(
         >>> explanation.map.shape
         torch.Size([1, 7, 7])
     """
-    for name, value in (("compare", compare), ("compile", compile)):
-        if not isinstance(value, bool):
-            raise BadOption(f"{name}={shorten(value)} is not valid. Give True or False.")
+    check_flags(compare=compare, compile=compile)
     chosen = find(method)
     given: Any = images
     several: tuple[Tensor, ...] | None = given if isinstance(given, tuple) else None

@@ -26,7 +26,7 @@ from explainers.metrics.candidates import Candidate, Maps, OwnMaps, check_maps, 
 from explainers.metrics.evaluation import OVER, STOPPED, Evaluation, Parts, means_of_controls
 from explainers.metrics.metric import METRICS, EvaluationSettings, Measurement, Metric, Trial, find_metric, find_metrics
 from explainers.metrics.recommendation import Recommendation, by_name, overloaded, rank_evaluations, score_of, target_of
-from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_keywords, options_of
+from explainers.options import Baseline, Choice, Range, Seed, SteadyPrecision, check_flags, check_keywords, options_of
 from explainers.perturbation.baselines import NAMES, baseline_of
 from explainers.probabilities import SCORES, declared_score
 from explainers.registry import METHODS
@@ -139,8 +139,7 @@ def evaluator(
     for name, option in options_of(evaluate).items():
         option.check(getattr(settings, name))
     metric_options = _resolve_options({} if settings.options is None else settings.options, chosen)
-    if not isinstance(settings.controls, bool):
-        raise BadOption(f"controls={shorten(settings.controls)} is not valid. Give True or False.")
+    check_flags(controls=settings.controls)
     check_progress(settings.progress)
     grad = torch.is_grad_enabled()
     model = wrap_forward(model, settings.forward, images)

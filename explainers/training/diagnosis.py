@@ -11,6 +11,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from explainers.errors import WrongType, kind_of
@@ -133,11 +134,12 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
         if "norm" in row.statistics:
             squares[row.step] = squares.get(row.step, 0.0) + row.statistics["norm"] ** 2
     points = [(step, math.sqrt(total)) for step, total in sorted(squares.items()) if 0 < total < math.inf]
+    largest = [*accumulate((norm for _, norm in points), max)]
     for end in range(FEWEST, len(points) + 1):
         recent = points[max(0, end - window) : end]
         factor = math.exp(min(_slope([math.log(norm) for _, norm in recent]) * (len(recent) - 1), 700.0))
         (start, small), (step, large) = recent[0], recent[-1]
-        if factor > growth and large > ROUNDING * max(norm for _, norm in points[:end]):
+        if factor > growth and large > ROUNDING * largest[end - 1]:
             return Finding(
                 "exploding",
                 f"The gradient norm grew from {small:.3g} in step {start} to {large:.3g} in step {step}, more than "

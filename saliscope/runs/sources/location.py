@@ -191,18 +191,26 @@ def is_hidden(name: str) -> bool:
 
 
 def list_local(root: str, inside: str) -> Iterator[str]:
-    """Yield the files and folders directly in a folder, except links to a folder above, which would be endless."""
+    """Yield the files and folders directly in a folder, except a folder above it, which would be endless.
+
+    A link can lead there, or a link to a folder above the root, which contains the root.
+    """
     parts = inside.split("/")
-    above = {os.path.realpath(os.path.join(root, *parts[:depth])) for depth in range(len(parts))}
+    above = {_identify(os.path.join(root, *parts[:depth])) for depth in range(len(parts))}
     with os.scandir(os.path.join(root, inside)) as entries:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
             if entry.is_dir():
-                if not entry.is_symlink() or os.path.realpath(entry.path) not in above:
+                if _identify(entry.path) not in above:
                     yield f"{inside}{entry.name}/"
             elif entry.is_file() or not os.path.exists(entry.path):  # a link to a missing file cannot be read
                 yield inside + entry.name
+
+
+def _identify(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def list_store(fs: Any, root: str, inside: str) -> Iterator[str]:

@@ -102,6 +102,9 @@ def test_links_names_and_loops(folder: Path, tmp_path: Path) -> None:
     for name, reason in (("gone.png", r"File not found: .*gone\.png"), ("pipe.png", "pipe"), ("cat", "a folder")):
         with pytest.raises(Refused, match=reason):
             read(Item(name, None, str(folder / name)))
+    inner = fill(tmp_path / "outer" / "inner", dict.fromkeys(("a/1.png", "b/2.png"), b""))
+    (inner / "a" / "above").symlink_to(tmp_path / "outer")
+    assert [item.path for item in list_items(str(inner)).items] == ["a/1.png", "b/2.png"], "nothing twice"
 
 
 def test_kinds_of_sources(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
