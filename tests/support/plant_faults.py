@@ -46,7 +46,10 @@ SECONDS = 240
 TOO_LONG = "time limit"
 CHUNKS = ((0, 30), (30, 300), (300, None))
 """Tests of one line that run together; most faults are detected by the first ones."""
-SEPARATE_PROCESSES = ("tests/saliscope/browser", "tests/project/test_wheel.py")
+SEPARATE_PROCESSES = (
+    "tests/saliscope/browser", "tests/project/test_wheel.py",
+    "tests/explainers/call/test_sharded.py", "tests/explainers/hooks/test_training_distributed.py",
+)  # fmt: skip
 PRELOAD = ("torch", "torchvision", "timm", "transformers", "pandas", "pyarrow", "typer", "fastapi", "scipy.stats")
 """Packages that are imported once, before the processes of the faults are forked."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
