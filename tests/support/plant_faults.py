@@ -144,11 +144,11 @@ class Tests:
             command += ["-n", "auto", "--dist", "loadfile"] if self.processes > 1 else ["-n", "0"]
             environment = os.environ | {"PYTHONPATH": str(self.trees[0]), "DURATIONS": str(seconds)}
             done = subprocess.run(command, cwd=self.trees[0], env=environment, capture_output=True, text=True)
-            if done.returncode:
-                seconds.unlink(missing_ok=True)
-                raise SystemExit(
-                    f"The tests fail without a fault. Repair them first.\n{done.stdout[-3000:]}{done.stderr}"
-                )
+            if done.returncode not in (0, 1):
+                raise SystemExit(f"The tests could not run.\n{done.stdout[-3000:]}{done.stderr}")
+            # A test that limits the time of a computation may fail while lines are recorded.
+            for failed in re.findall("^FAILED (.*)", done.stdout, re.MULTILINE):
+                print(f"Left out, because it fails without a fault: {failed}", flush=True)
         self.seconds = json.loads(seconds.read_text())
 
     def executing(self, path: Path, line: int) -> list[str]:
@@ -156,7 +156,7 @@ class Tests:
         data = CoverageData(str(self.folder / "coverage"))
         data.read()
         found = data.contexts_by_lineno(str(self.trees[0] / path)).get(line, [])
-        return sorted({name.rsplit("|", 1)[0] for name in found if name}, key=lambda name: self.seconds.get(name, 0.0))
+        return sorted({name.rsplit("|", 1)[0] for name in found} & self.seconds.keys(), key=self.seconds.__getitem__)
 
     def detect(self, fault: Fault, tree: Path) -> tuple[str, str]:
         """Plant a fault in a copy; return "detected", "UNDETECTED" or "undecided", and a test."""
@@ -226,18 +226,21 @@ def run_in_fork(tree: Path, names: list[str], seconds: float) -> str | None:
 
 
 _durations: dict[str, float] = defaultdict(float)
+_failed: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add the duration of a test; used with `-p tests.support.plant_faults`."""
     _durations[report.nodeid] += report.duration
+    if report.failed:
+        _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the durations of all tests."""
+    """Write the durations of the tests that passed."""
     target = Path(os.environ["DURATIONS"])
     if not hasattr(session.config, "workerinput") and not target.exists():
-        target.write_text(json.dumps(_durations))
+        target.write_text(json.dumps({name: each for name, each in _durations.items() if name not in _failed}))
 
 
 def main() -> None:
