@@ -107,6 +107,7 @@ def test_a_preference_is_more_than_equal_classes() -> None:
         ((), True, None),
         ((nan, 0.5), True, None),
         ((1.0, 0.0), True, True),
+        ((0.0, 0.0), True, False),
     ]
     for probabilities, exclusive, prefers in cases:
         assert has_preference(probabilities, exclusive) is prefers, probabilities[:3]

@@ -145,7 +145,7 @@ OPERATIONS = {
     "lerp": lambda x: torch.lerp(x, x.relu(), 0.3) + x.lerp(x.relu(), x.sigmoid()),
     "norm": lambda x: x * x.norm(dim=1, keepdim=True) + x * torch.norm(x, "fro", dim=(2, 3), keepdim=True),
     "norm of order 1": lambda x: x * torch.norm(x, 1, (2, 3), True),
-    "norm of order 3": lambda x: x * torch.linalg.vector_norm(x, 3, dim=1, keepdim=True),
+    "norm of order 3": lambda x: x * torch.linalg.vector_norm(x, 3, dim=1)[:, None],
     "largest": lambda x: x * torch.linalg.norm(x, float("inf"), dim=1, keepdim=True),
     "std": lambda x: x * x.std((2, 3), keepdim=True) + x * torch.std(x, dim=1, correction=0, keepdim=True),
     "var": lambda x: x + x.var(1, unbiased=False, keepdim=True) + sum(torch.var_mean(x, (2, 3), keepdim=True)),

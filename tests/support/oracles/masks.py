@@ -342,7 +342,7 @@ ORACLES: dict[str, Oracle] = {
         "weighted least squares on all coalitions",
         curved,
         _lime_by_hand,
-        options={"masks": (2, 3), "kernel_width": 0.4, "ridge": 0.0},
+        options={"masks": (2, 3), "samples": 2**6, "kernel_width": 0.4, "ridge": 0.0},
         rtol=1e-6,
         atol=1e-9,
     ),
