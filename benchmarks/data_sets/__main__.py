@@ -62,6 +62,8 @@ def speed(arguments: argparse.Namespace, ray: int = 0) -> float:
         (ray_engine if ray else run).run(job, decode=decode, workers=workers, report=report)
         start, first = next(each for each in seen[1:] if each[1] >= len(job.listing.items) / 8)
     end, last = seen[-1]
+    if last == first:
+        sys.exit("There is only one batch after the first eighth. Give more images, or a smaller --batch-size.")
     return (last - first) / (end - start)
 
 
