@@ -209,8 +209,9 @@ METRICS: list[Row] = [
 ]  # fmt: skip
 ONE, GRAY, HEAT = torch.ones(1, 2, 2), Image.new("RGB", (12, 8)), torch.rand(3, 3)
 SMOOTHED: list[Any] = [
-    {}, {"sigma": 0.1, "augment": True}, {"sigma": -0.1}, {"sigma": True}, {"sigma": 0.1, "samples": 0},
-    {"augment": False}, {"baselines": ()}, {"baselines": "blur"}, {"baselines": ("zeros", "blur"), "samples": 5},
+    {}, {"sigma": 0.1, "augment": True}, {"sigma": -0.1}, {"sigma": 1.1}, {"sigma": True},
+    {"sigma": 0.1, "samples": 0}, {"augment": False}, {"baselines": ()}, {"baselines": "blur"},
+    {"baselines": ("zeros", "blur"), "samples": 5},
 ]  # fmt: skip
 DRAWN: list[Row] = [
     (lambda n, x: resize(ONE[0], (4, 4)), ValueError, r"m\[None\]"),
