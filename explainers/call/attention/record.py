@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.call.attention.watch import Attention, AttentionTrace, watch_attention
+from explainers.call.attention.watch import Attention, AttentionWatch, watch_attention
 from explainers.call.layers import token_grid
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
@@ -295,7 +295,7 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
         return run.by_image(attention_of)
 
 
-def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
+def grid_of(run: Run, watch: AttentionWatch) -> tuple[Grid, int]:
     """Return the grid of the patches and the number of tokens before them.
 
     Errors   UnsupportedModel unless all attentions were recorded, are global, and use the same tokens
