@@ -3,6 +3,7 @@
 On two CPU cores, scores are computed 1.3 times and gradients 1.5 times as fast in float32. The copy is cached for the
 lifetime of the model; the user's modules and tensors are not modified. Every call first compares the copy's scores of
 the unchanged images with the network's, so an outdated copy is never used.
+It is compiled if requested (`explain(..., compile=True)`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,17 +22,68 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from explainers.call.compiled import CompiledNetwork
 from explainers.call.profile import profile
 from explainers.call.view import EvalView
+from explainers.errors import BadOption, shorten
 from explainers.hooks.shallow_copy import shallow_copy
 from explainers.layers.profile import Profile
+from explainers.nested import map_tensors
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
 
 _Convolution = nn.Conv2d
 _Norm = nn.BatchNorm2d
+
+
+_requested: ContextVar[bool] = ContextVar("compile", default=False)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Run the variants of calls inside the block in a compiled network."""
+    token = _requested.set(True)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def is_requested() -> bool:
+    """Return whether the surrounding call requests a compiled network."""
+    return _requested.get()
+
+
+class CompiledNetwork:
+    """A network compiled by `torch.compile` for one number of rows, to which smaller batches are padded.
+
+    torch compiles again for another number of rows, which takes longer than the padding. `checked` is whether the
+    scores were compared with those of the network.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.run = torch.compile(network, dynamic=False)
+        self.rows = 0
+        self.checked = False
+
+    def __call__(self, batch: Tensor) -> Any:
+        """Return the output of the network for a batch.
+
+        Errors   BadOption if the network cannot be compiled
+        """
+        from torch._dynamo.exc import TorchDynamoException  # the compiler takes seconds to start
+
+        count = len(batch)
+        self.rows = max(self.rows, count)
+        if count < self.rows:
+            padding = batch[-1:].expand(self.rows - count, *batch.shape[1:])
+            batch = torch.cat([batch, padding]).contiguous(memory_format=torch.channels_last)
+        try:
+            output = self.run(batch)
+        except TorchDynamoException as error:
+            reason = shorten(str(error).strip().partition("\n")[0])
+            raise BadOption(f"torch cannot compile the network: {reason}. Omit compile=True.") from error
+        return map_tensors(output, lambda tensor: tensor[:count])
 
 
 @dataclass(frozen=True)
