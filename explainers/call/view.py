@@ -146,7 +146,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         from explainers.unusual.private_view import guard_buffers, private_view, watch_clean  # not for most networks
 
         if is_run_by_user:
-            buffers = guard_buffers(own, writing, model)
+            buffers = guard_buffers(own, writing, model, {})
         elif is_private:
             network, buffers = private_view(own, writing)
         elif (buffers := watch_clean(own, writing)) is None:
