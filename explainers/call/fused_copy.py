@@ -32,9 +32,6 @@ from explainers.nested import map_tensors
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
 
-_Convolution = nn.Conv2d
-_Norm = nn.BatchNorm2d
-
 
 _requested: ContextVar[bool] = ContextVar("compile", default=False)
 
@@ -111,7 +108,7 @@ def fused_copy(view: EvalView, images: Tensor, scores: Tensor) -> FusedCopy | No
     for videos, or if the copy's scores differ from the network's.
     """
     is_covered = images.dtype == torch.float32 and images.ndim == 4
-    if not is_covered or _Convolution not in view.classes:
+    if not is_covered or nn.Conv2d not in view.classes:
         return None
     fingerprint: list[int] = []
     for tensor in (*view.network.parameters(), *view.network.buffers()):
@@ -164,7 +161,7 @@ def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> Fused
     modules = dict(copy.named_modules())
     for first, second in pairs:
         conv, norm = modules[first], modules[second]
-        if isinstance(conv, _Convolution) and isinstance(norm, _Norm):
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
             _fuse(conv, norm)
         norm.__class__ = nn.Identity  # the copy is private, so every reference to the norm may become an identity
     if head is not None:
@@ -173,7 +170,7 @@ def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> Fused
         if isinstance(module, torch.jit.ScriptModule):  # compiled code is the user's, as it cannot be copied
             continue
         parameters = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
-        if isinstance(module, _Convolution):
+        if isinstance(module, nn.Conv2d):
             parameters["weight"] = parameters["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]
         module.__dict__["_parameters"] = parameters
     return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
@@ -210,9 +207,9 @@ def _find_fusible(network: nn.Module, layers: Profile) -> tuple[list[tuple[str, 
         module = modules.get(layer.name)  # None for one call of several
         if type(module) is nn.Linear:
             head = layer.name
-        elif node is not None and type(module) is _Convolution and _is_plain(module):
+        elif node is not None and type(module) is nn.Conv2d and _is_plain(module):
             convolutions[node] = layer.name
-        elif node is not None and type(module) is _Norm and _is_plain(module):
+        elif node is not None and type(module) is nn.BatchNorm2d and _is_plain(module):
             sources = [edge.node for edge in graph.edges[node]]
             name = convolutions.get(sources[0]) if len(sources) == 1 and readers[sources[0]] == 1 else None
             if name is not None and modules[name].out_channels == module.num_features:
