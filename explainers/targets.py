@@ -65,7 +65,7 @@ class OfClasses(Target):
     def rows(self, image_indices: Sequence[int]) -> Target:
         if isinstance(self.classes, int):
             return self
-        return replace(self, classes=[self.classes[i] for i in image_indices])
+        return replace(self, classes=tuple(self.classes[i] for i in image_indices))
 
     def check(self, count: int) -> None:
         if not isinstance(self.classes, int) and len(self.classes) != count:

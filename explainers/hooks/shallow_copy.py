@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import unwrap
 
+Parameters = Callable[[nn.Module], Mapping[str, Tensor | None]]
+"""Returns the parameters of a module's copy by name."""
+
 
 def shallow_copy(
-    model: nn.Module,
-    parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None = None,
-    copies: dict[int, nn.Module] | None = None,
+    model: nn.Module, parameters: Parameters | None = None, copies: dict[int, nn.Module] | None = None
 ) -> nn.Module:
     """Copy the module tree in evaluation mode. Only inference tensors, which autograd does not accept, are copied.
 
@@ -45,9 +46,7 @@ def shallow_copy(
 class _Copies:
     """Copies of modules by id of the original. Nothing refers to it in a cycle, so copied tensors are freed at once."""
 
-    def __init__(
-        self, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None, found: dict[int, nn.Module]
-    ) -> None:
+    def __init__(self, parameters: Parameters | None, found: dict[int, nn.Module]) -> None:
         self.parameters, self.found = parameters, found
 
     def copy(self, module: nn.Module) -> nn.Module:
