@@ -44,11 +44,6 @@ class _OfProbabilities(OfClasses):
         score = "" if self.score in (None, "softmax") else f", score={self.score!r}"
         return f"{type(self).__name__}(classes={self.classes!r}{score})"
 
-    def rows(self, image_indices: Sequence[int]) -> Target:
-        if isinstance(self.classes, int):
-            return self
-        return type(self)([self.classes[i] for i in image_indices], self.score)
-
     def with_score(self, score: str | None) -> Target:
         return type(self)(self.classes, score) if self.score is None and score is not None else self
 

@@ -8,7 +8,7 @@ fixed once, from the clean images, so that every noisy or masked variant of an i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -65,7 +65,7 @@ class OfClasses(Target):
     def rows(self, image_indices: Sequence[int]) -> Target:
         if isinstance(self.classes, int):
             return self
-        return type(self)([self.classes[i] for i in image_indices])
+        return replace(self, classes=tuple(self.classes[i] for i in image_indices))
 
     def check(self, count: int) -> None:
         if not isinstance(self.classes, int) and len(self.classes) != count:

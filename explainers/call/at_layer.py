@@ -14,11 +14,10 @@ from explainers.call.forward_wrapper import BatchSizeRefused, ForwardWrapper
 from explainers.call.loop import RetrySmaller, now
 from explainers.call.run import Run
 from explainers.call.scores import LayerLeaf, maps_of
-from explainers.call.tensors import match_quantization, single_tensor
 from explainers.errors import BadTarget, ExplainerError, LayerRanRepeatedly, is_out_of_memory
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import ran_repeatedly
+from explainers.hooks.records import match_quantization, ran_repeatedly, single_tensor
 from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
 from explainers.options import LayerName

@@ -84,7 +84,7 @@ def estimate(view: EvalView, images: Tensor, layer: str | None = None) -> Estima
     network, before = Cost(*(images[0].numel() * each for each in _UNKNOWN)), Cost()
     if view.kind is None:
         layers = profile(view, images)
-        network, before = layers.cost, before if layer is None else layers.costs.get(layer, before)
+        network, before = layers.cost, layers.costs[layer][0] if layer in layers.costs else before
     found = Estimate(network, before, len(images), images.device)
     if view.snapshot is not None:
         view.snapshot.known[key] = found

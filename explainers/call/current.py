@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from explainers.call.images import check_channel_count, validate_images
 from explainers.call.inputs import Packing, SeveralInputs
 from explainers.call.snapshot import snapshots
-from explainers.call.view import EvalView, inspect, refuse_inference_mode
-from explainers.errors import no_module
+from explainers.call.view import EvalView, inspect
+from explainers.errors import UnsupportedModel, no_module
 from explainers.hooks.checkpoints import direct_checkpoints
 from explainers.layers.flow.decisions import explain_decision
 from explainers.probabilities import no_declared_score
@@ -56,8 +56,8 @@ def eval_view(model: nn.Module) -> EvalView:
         if module is not None and module.training:
             return inspect(model)
     return EvalView(
-        model, model, model, None, snapshot.classes, snapshot.attributes, model, snapshot.ids, tuple(modules),
-        snapshot.quantized, snapshot=snapshot, buffers=buffers,
+        model, model, model, None, snapshot.classes, model, snapshot.ids, tuple(modules), snapshot.quantized,
+        snapshot=snapshot, buffers=buffers,
     )  # fmt: skip
 
 
@@ -97,8 +97,11 @@ def _explain(view: EvalView, error: Exception) -> None:
     """Raise an error with a better explanation of why the network failed, if there is one."""
     if view.checked is not None:
         check_channel_count(view.network, view.checked, error)
-    if "nference tensor" in str(error):
-        refuse_inference_mode(view.network, error)
+    if "nference tensor" in str(error):  # torch refuses such tensors with several messages
+        raise UnsupportedModel(
+            f"The forward pass of this {type(view.network).__name__} runs in torch.inference_mode(), so its tensors "
+            "have no gradient. Remove inference_mode from it, or use a gradient-free method such as occlusion or rise."
+        ) from error
     if view.decides:
         explain_decision(type(view.network).__name__, error)
 
@@ -135,8 +138,7 @@ def packing_of(images: Tensor) -> Packing | None:
     """Return how these images contain several inputs of the network in the current call, or None for ordinary ones."""
     current = _current.get()
     arrange = current.model.arrange if current is not None and isinstance(current.model, SeveralInputs) else None
-    is_packed = isinstance(arrange, Packing) and arrange.fits(images)
-    return arrange if is_packed and isinstance(arrange, Packing) else None
+    return arrange if isinstance(arrange, Packing) and arrange.fits(images) else None
 
 
 @contextmanager

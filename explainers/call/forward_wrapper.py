@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from explainers.dtypes import to_float64
 from explainers.errors import BadOption, ExplainerError, UnsupportedModel, is_out_of_memory, shorten
 from explainers.hooks.calls import Calls
-from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
+from explainers.hooks.distributed import refuse_sharded_call
 from explainers.hooks.locate import HookPoint, Wrapper, frozen_graph, unwrap
 from explainers.nested import list_tensors
 
@@ -144,10 +144,7 @@ def wrap_forward(model: nn.Module, forward: Forward | None, images: Tensor) -> n
     # A compiled function runs uncompiled, since hooks do not act in compiled code.
     forward = getattr(forward, "_orig_mod", None) or getattr(forward, "_torchdynamo_orig_callable", None) or forward
     inner = unwrap(model)
-    if (kind := sharding_of(model)) is not None:
-        raise UnsupportedModel(
-            f"forward= runs the model itself, whose parameters are sharded over processes by {kind}. {ORDINARY_COPY}"
-        )
+    refuse_sharded_call(model, "forward= runs")
     if "_orig_mod" in model._modules:
         raise UnsupportedModel(_COMPILED)
     count = len(images) if isinstance(images, Tensor) and images.ndim else 1

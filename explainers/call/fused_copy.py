@@ -3,6 +3,7 @@
 On two CPU cores, scores are computed 1.3 times and gradients 1.5 times as fast in float32. The copy is cached for the
 lifetime of the model; the user's modules and tensors are not modified. Every call first compares the copy's scores of
 the unchanged images with the network's, so an outdated copy is never used.
+It is compiled if requested (`explain(..., compile=True)`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,17 +22,65 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from explainers.call.compiled import CompiledNetwork
 from explainers.call.profile import profile
 from explainers.call.view import EvalView
+from explainers.errors import BadOption, shorten
 from explainers.hooks.shallow_copy import shallow_copy
 from explainers.layers.profile import Profile
+from explainers.nested import map_tensors
 
 DRIFT = 1e-4
 """Relative difference from the network's scores above which the copy is not used."""
 
-_Convolution = nn.Conv2d
-_Norm = nn.BatchNorm2d
+
+_requested: ContextVar[bool] = ContextVar("compile", default=False)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Run the variants of calls inside the block in a compiled network."""
+    token = _requested.set(True)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def is_requested() -> bool:
+    """Return whether the surrounding call requests a compiled network."""
+    return _requested.get()
+
+
+class CompiledNetwork:
+    """A network compiled by `torch.compile` for one number of rows, to which smaller batches are padded.
+
+    torch compiles again for another number of rows, which takes longer than the padding. `checked` is whether the
+    scores were compared with those of the network.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.run = torch.compile(network, dynamic=False)
+        self.rows = 0
+        self.checked = False
+
+    def __call__(self, batch: Tensor) -> Any:
+        """Return the output of the network for a batch.
+
+        Errors   BadOption if the network cannot be compiled
+        """
+        from torch._dynamo.exc import TorchDynamoException  # the compiler takes seconds to start
+
+        count = len(batch)
+        self.rows = max(self.rows, count)
+        if count < self.rows:
+            padding = batch[-1:].expand(self.rows - count, *batch.shape[1:])
+            batch = torch.cat([batch, padding]).contiguous(memory_format=torch.channels_last)
+        try:
+            output = self.run(batch)
+        except TorchDynamoException as error:
+            reason = shorten(str(error).strip().partition("\n")[0])
+            raise BadOption(f"torch cannot compile the network: {reason}. Omit compile=True.") from error
+        return map_tensors(output, lambda tensor: tensor[:count])
 
 
 @dataclass(frozen=True)
@@ -57,7 +108,7 @@ def fused_copy(view: EvalView, images: Tensor, scores: Tensor) -> FusedCopy | No
     for videos, or if the copy's scores differ from the network's.
     """
     is_covered = images.dtype == torch.float32 and images.ndim == 4
-    if not is_covered or _Convolution not in view.classes:
+    if not is_covered or nn.Conv2d not in view.classes:
         return None
     fingerprint: list[int] = []
     for tensor in (*view.network.parameters(), *view.network.buffers()):
@@ -110,7 +161,7 @@ def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> Fused
     modules = dict(copy.named_modules())
     for first, second in pairs:
         conv, norm = modules[first], modules[second]
-        if isinstance(conv, _Convolution) and isinstance(norm, _Norm):
+        if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
             _fuse(conv, norm)
         norm.__class__ = nn.Identity  # the copy is private, so every reference to the norm may become an identity
     if head is not None:
@@ -119,7 +170,7 @@ def _create_copy(network: nn.Module, layers: Profile, fingerprint: Any) -> Fused
         if isinstance(module, torch.jit.ScriptModule):  # compiled code is the user's, as it cannot be copied
             continue
         parameters = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
-        if isinstance(module, _Convolution):
+        if isinstance(module, nn.Conv2d):
             parameters["weight"] = parameters["weight"].clone(memory_format=torch.channels_last)  # type: ignore[union-attr]
         module.__dict__["_parameters"] = parameters
     return FusedCopy(copy, frozenset(name for pair in pairs for name in pair), fingerprint)
@@ -156,9 +207,9 @@ def _find_fusible(network: nn.Module, layers: Profile) -> tuple[list[tuple[str, 
         module = modules.get(layer.name)  # None for one call of several
         if type(module) is nn.Linear:
             head = layer.name
-        elif node is not None and type(module) is _Convolution and _is_plain(module):
+        elif node is not None and type(module) is nn.Conv2d and _is_plain(module):
             convolutions[node] = layer.name
-        elif node is not None and type(module) is _Norm and _is_plain(module):
+        elif node is not None and type(module) is nn.BatchNorm2d and _is_plain(module):
             sources = [edge.node for edge in graph.edges[node]]
             name = convolutions.get(sources[0]) if len(sources) == 1 and readers[sources[0]] == 1 else None
             if name is not None and modules[name].out_channels == module.num_features:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.call.tensors import single_tensor
 from explainers.errors import BadTarget, UnsupportedModel, shorten
 from explainers.hooks.calls import replaced_outputs
+from explainers.hooks.records import single_tensor
 from explainers.layers.layout import LayerLayout
 from explainers.nested import map_tensors
 from explainers.targets import Target

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from explainers.call.forward_wrapper import ForwardWrapper, weak_reference
 from explainers.call.images import validate_images
-from explainers.errors import BadImages, BadOption, UnsupportedModel, errors_of, no_module, shorten
-from explainers.hooks.distributed import ORDINARY_COPY, sharding_of
+from explainers.errors import BadImages, BadOption, errors_of, no_module, shorten
+from explainers.hooks.distributed import refuse_sharded_call
 from explainers.hooks.locate import unwrap
 
 
@@ -138,13 +138,8 @@ def with_inputs(
 
     Errors   BadOption, UnsupportedModel
     """
-    inner = unwrap(model)
-    if (kind := sharding_of(model)) is not None:
-        raise UnsupportedModel(
-            f"Several inputs need the model itself, whose parameters are sharded over processes by {kind}. "
-            f"{ORDINARY_COPY}"
-        )
-    return SeveralInputs.of(inner, forward, count, arrange)
+    refuse_sharded_call(model, "Several inputs need")
+    return SeveralInputs.of(unwrap(model), forward, count, arrange)
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Tensor, ...], forward: Callable[..., Any] | None) -> None:

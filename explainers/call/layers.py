@@ -45,17 +45,14 @@ def list_layers(
         (7, 7)
     """
     if (inputs := inputs_of(images)) is not None:
-        chosen = _layers_of_inputs(model, inputs, forward)
-        return [layer for layer in chosen if not spatial or is_spatial(layer)]
-    _check(model, images)
-    if forward is not None:
-        model = wrap_forward(model, forward, images)
-    layers = profile(model, images, hooks=True)
-    chosen = [layer for layer in layers if not spatial or is_spatial(layer)]
-    # Receptive fields need the wrapped model, so the list keeps it alive.
-    return (
-        chosen if forward is None else [replace(layer, _network=lambda: eval_view(model).network) for layer in chosen]
-    )
+        layers = _layers_of_inputs(model, inputs, forward)
+    else:
+        _check(model, images)
+        wrapped = wrap_forward(model, forward, images)
+        layers = list(profile(wrapped, images, hooks=True))
+        if forward is not None:  # receptive fields need the wrapped model, so the list keeps it alive
+            layers = [replace(layer, _network=lambda: eval_view(wrapped).network) for layer in layers]
+    return [layer for layer in layers if not spatial or is_spatial(layer)]
 
 
 @check_keywords

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from explainers.call.current import eval_view
 from explainers.hooks.calls import Calls, inner_points
-from explainers.nested import map_tensors
+from explainers.nested import list_tensors
 
 
 class _Found(Exception):
-    """Stops the forward pass at the first non-finite value."""
+    """Stops the forward pass at the first non-finite value, in the layer that it names."""
 
 
 def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
@@ -26,16 +26,11 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
     if view.kind is not None:
         return None
     network = view.network
-    broken: list[str] = []
 
     def inspect(name: str, output: Any) -> None:
-        def check(tensor: Tensor) -> Tensor:
+        for tensor in list_tensors(output):
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                broken.append(name)
-                raise _Found
-            return tensor
-
-        map_tensors(output, check)
+                raise _Found(name)
 
     with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
         calls = Calls(network, stack)
@@ -44,6 +39,6 @@ def first_broken_layer(model: nn.Module, images: Tensor) -> str | None:
                 calls.after(stack, point, lambda k, output, name=point.name: inspect(name, output))  # type: ignore[misc]
         try:
             network(images.detach().clone())
-        except _Found:
-            return broken[0]
+        except _Found as found:
+            return str(found)
     return None

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from explainers.call import graph
-from explainers.call.compiled import is_requested
 from explainers.call.forward_wrapper import ForwardWrapper
-from explainers.call.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, matches
+from explainers.call.fused_copy import FusedCopy, channels_last, computes_bf16, fused_copy, is_requested, matches
 from explainers.call.loop import Loop, now, split_on_out_of_memory
-from explainers.call.tensors import single_tensor
 from explainers.call.through import ThroughLayer
 from explainers.call.view import EvalView
 from explainers.default_targets import resolve_target
@@ -35,7 +33,7 @@ from explainers.errors import (
 from explainers.findings import note_option, note_scores
 from explainers.hooks.calls import Edit, replaced_outputs
 from explainers.hooks.locate import HookPoint
-from explainers.hooks.records import did_not_run, ran_repeatedly
+from explainers.hooks.records import did_not_run, ran_repeatedly, single_tensor
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.nested import concatenate_outputs, map_tensors
 from explainers.outputs import scores_in

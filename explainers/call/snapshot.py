@@ -120,8 +120,8 @@ class _Row:
 class Snapshot:
     """A network that runs as it is: all modules in evaluation mode, without backward hooks and inference tensors.
 
-    The other fields are what earlier calls have concluded about it: `classes`, `attributes`, `ids` and `quantized`
-    as in `EvalView`, `writing` the indices of the modules that may write buffers, `unregistered` modules that it
+    The other fields are what earlier calls have concluded about it: `classes`, `ids` and `quantized` as in
+    `EvalView`, `writing` the indices of the modules that may write buffers, `unregistered` modules that it
     refers to without registering them, `checkpoints` whether it runs `torch.utils.checkpoint` (None: unknown),
     `is_hooked` whether the user has hooks on it, which may do anything to a graph; `ordinary` the kinds of batches
     whose rows need no guard, `layouts` those of layers by request and image size, `regular` the kinds of backward
@@ -132,7 +132,6 @@ class Snapshot:
     forwards: list[tuple[type[nn.Module], Any]]
     tensors: list[Any]
     classes: frozenset[type[nn.Module]]
-    attributes: frozenset[str]
     ids: tuple[Any, ...]
     quantized: str | None
     writing: list[int]

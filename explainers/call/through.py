@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.call.tensors import single_tensor
 from explainers.derived_targets import Through
 from explainers.errors import BadTarget, shorten
 from explainers.findings import is_recording, note_finding
+from explainers.hooks.records import single_tensor
 from explainers.layers.layout import LayerLayout
 
 

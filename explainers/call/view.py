@@ -36,16 +36,15 @@ class EvalView:
 
     `model` is the user's network inside its wrappers (if it is sharded, a copy with full parameters), `network` the
     network that runs, `kind` the kind of frozen graph or None. `listed` are the modules of the user's network; `owner`
-    and `modules`, their ids, are the cache keys for information that outlives the call. `classes` and `attributes` are
-    the classes of all modules and their attribute names, `quantized` is the name of a class without a backward pass, or
-    None. `snapshot` has what earlier calls have concluded from the modules as they are; it is None if they are not
-    known to be unchanged. `checked` are the images that passed validation, `known` what was looked up (layers,
-    settings), `graphs` the graphs of the images' passes if the call reuses them, else None. `buffers` restores
-    those that the network writes. `placement` is where the cells of the method's layer lie, None if they cover the
-    input evenly. `decides` is True if the network reads values of its image, so that another image may run other
-    operations; it is known after `run_rows_correctly`. `is_row_by_row` is True if the network runs one row at a
-    time. `splits` is True if the call can run such images one by one. `failed` has a mask [N] of the images whose
-    score is not finite, once the method has computed scores.
+    and `modules`, their ids, are the cache keys for information that outlives the call. `classes` are those of all
+    modules, `quantized` is the name of one without a backward pass, or None. `snapshot` has what earlier calls have
+    concluded from the modules as they are; it is None if they are not known to be unchanged. `checked` are the images
+    that passed validation, `known` what was looked up (layers, settings), `graphs` the graphs of the images' passes if
+    the call reuses them, else None. `buffers` restores those that the network writes. `placement` is where the cells of
+    the method's layer lie, None if they cover the input evenly. `decides` is True if the network reads values of its
+    image, so that another image may run other operations; it is known after `run_rows_correctly`. `is_row_by_row` is
+    True if the network runs one row at a time. `splits` is True if the call can run such images one by one. `failed`
+    has a mask [N] of the images whose score is not finite, once the method has computed scores.
     """
 
     given: nn.Module
@@ -53,7 +52,6 @@ class EvalView:
     network: nn.Module
     kind: str | None
     classes: frozenset[type[nn.Module]]
-    attributes: frozenset[str]
     owner: nn.Module
     modules: tuple[Any, ...]
     listed: tuple[nn.Module, ...] = field(repr=False)
@@ -109,7 +107,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     usable = True
     runs_itself = not isinstance(model, ForwardWrapper) or model.runs_own_forward
     modules: list[nn.Module] = [own if runs_itself else model]
-    seen, attributes = {id(model)}, set[str]()
+    seen = {id(model)}
     for module in modules:  # grows during iteration; reads only the tables, since small networks wait for this loop
         table = module.__dict__
         if kind is None and "_modules" in table:
@@ -129,7 +127,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
             children = module._modules  # scripted modules store their children elsewhere
             usable = usable and not (kind is None and getattr(module, "training", False))
         if children:
-            attributes.update(children.keys())
+            usable = usable and "_orig_mod" not in children  # a compiled module
             for child in children.values():
                 if child is not None and id(child) not in seen:
                     seen.add(id(child))
@@ -137,7 +135,6 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     ids = (model.cache_key if isinstance(model, ForwardWrapper) else id(model), *map(id, modules[1:]))
     network = modules[0]
     every = (own, *modules[1:])
-    usable = usable and "_orig_mod" not in attributes
     unregistered = find_unregistered(own) if usable and kind is None else []
     writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
     buffers: WatchedBuffers | GuardedBuffers | None = None
@@ -149,20 +146,19 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         from explainers.unusual.private_view import guard_buffers, private_view, watch_clean  # not for most networks
 
         if is_run_by_user:
-            buffers = guard_buffers(own, writing, model)
+            buffers = guard_buffers(own, writing, model, {})
         elif is_private:
             network, buffers = private_view(own, writing)
         elif (buffers := watch_clean(own, writing)) is None:
             network, buffers = private_view(own, writing, is_frozen=kind is not None, is_checked=False)
     classes = frozenset(map(type, modules))
-    quantized, names = quantized_class(classes), frozenset(attributes)
+    quantized = quantized_class(classes)
     snapshot = None
     if network is model and kind is None:
         snapshot = take_snapshot(
             model,
             modules,
             classes=classes,
-            attributes=names,
             ids=ids,
             quantized=quantized,
             writing=[index for index, module in enumerate(modules) if may_write(module)],
@@ -172,7 +168,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     if isinstance(model, SeveralInputs) and runs_itself:
         network = model.around(network)
     return EvalView(
-        given, model, network, kind, classes, names, own, ids, every, quantized, snapshot=snapshot, buffers=buffers
+        given, model, network, kind, classes, own, ids, every, quantized, snapshot=snapshot, buffers=buffers
     )
 
 
@@ -183,17 +179,6 @@ def _only_contains_network(model: nn.Module) -> bool:
         return True
     is_replaced = kind.__call__ is not nn.Module.__call__ and not kind.__module__.startswith("torch.")
     return is_replaced and hasattr(kind, "predict") and isinstance(getattr(model, "model", None), nn.Module)
-
-
-def refuse_inference_mode(network: nn.Module, error: Exception) -> None:
-    """Raise an error for a forward pass that returns inference tensors, which torch refuses in several ways.
-
-    Errors   UnsupportedModel
-    """
-    raise UnsupportedModel(
-        f"The forward pass of this {type(network).__name__} runs in torch.inference_mode(), so its tensors have no "
-        "gradient. Remove inference_mode from it, or use a gradient-free method such as occlusion or rise."
-    ) from error
 
 
 def _refuse_lazy(model: nn.Module) -> None:

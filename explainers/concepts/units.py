@@ -18,7 +18,6 @@ from explainers.call.fused_copy import channels_last, fused_copy
 from explainers.call.loop import check_progress
 from explainers.call.run import Run, open_run
 from explainers.call.scores import StopForward, maps_of
-from explainers.call.tensors import single_tensor
 from explainers.errors import (
     BadImages,
     BadOption,
@@ -30,7 +29,7 @@ from explainers.errors import (
 )
 from explainers.hooks.calls import replaced_outputs
 from explainers.hooks.locate import find_hook_point
-from explainers.hooks.records import did_not_run
+from explainers.hooks.records import did_not_run, single_tensor
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import receptive_fields
 from explainers.options import LayerName, check_keywords, whole_number, whole_numbers

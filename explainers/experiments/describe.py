@@ -155,7 +155,7 @@ def describe(
                     kind=layer.kind,
                     shape=layer.shape,
                     parameters=sum(each.numel() for each in own),
-                    multiply_adds=layers.own_costs[layer.name].multiplications,
+                    multiply_adds=layers.costs[layer.name][1].multiplications,
                     output_bytes=size,
                     seconds=time,
                     receptive_field=of_fields.get(layer.name),

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.call.compiled import compiling
 from explainers.call.current import one_call, packing_of
 from explainers.call.each_image import finite_images, select_rows
 from explainers.call.forward_wrapper import Forward, wrap_forward
+from explainers.call.fused_copy import compiling
 from explainers.call.method import MAPS, STACKED, Method
 from explainers.call.nan_check import first_broken_layer
 from explainers.call.profile import known_profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -136,10 +137,15 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
     def watch(records: Records, path: str, k: int, value: Any) -> Any:
         clones = map_tensors(value, Tensor.clone)
         tensors = [t for t in (clones if isinstance(clones, tuple) else (clones,)) if isinstance(t, Tensor)]
+        gradients: list[Tensor | None] = [None] * len(tensors)
+
+        def save(gradient: Tensor, index: int) -> None:
+            gradients[index] = gradient.detach().clone()
+            records.put(path, k, gradients[0] if len(tensors) == 1 else tuple(gradients))
+
         for index, tensor in enumerate(tensors):
             if tensor.requires_grad:
-                save = _saver(records, path, k, index, len(tensors))
-                stack.callback(tensor.register_hook(save).remove)
+                stack.callback(tensor.register_hook(partial(save, index=index)).remove)
         return clones
 
     def start() -> None:
@@ -155,18 +161,6 @@ def input_gradients(model: nn.Module, layers: LayerName | Sequence[LayerName]) -
             calls.after(stack, site, lambda k, out, path=path: watch(found.grad_output, path, k, out))  # type: ignore[misc]
         run_checkpoints_directly(stack)
         yield found
-
-
-def _saver(records: Records, path: str, call: int, index: int, count: int) -> Callable[[Tensor], None]:
-    def save(gradient: Tensor) -> None:
-        gradient = gradient.detach().clone()
-        if count == 1:
-            records.put(path, call, gradient)
-            return
-        known = records._calls.get(path, {}).get(call, (None,) * count)
-        records.put(path, call, (*known[:index], gradient, *known[index + 1 :]))
-
-    return save
 
 
 def _as_list(layers: LayerName | Sequence[LayerName]) -> list[LayerName]:

@@ -87,6 +87,17 @@ def refuse_sharded_model(kind: str) -> NoReturn:
     raise UnsupportedModel(f"The parameters of the model are sharded over processes by {kind}. {ORDINARY_COPY}")
 
 
+def refuse_sharded_call(model: nn.Module, needs: str) -> None:
+    """Raise an error if a call that `needs` the model itself gets one whose parameters are sharded over processes.
+
+    Errors   UnsupportedModel
+    """
+    if (kind := sharding_of(model)) is not None:
+        raise UnsupportedModel(
+            f"{needs} the model itself, whose parameters are sharded over processes by {kind}. {ORDINARY_COPY}"
+        )
+
+
 def is_gathered(model: nn.Module) -> bool:
     """Return whether a call must gather the parameters of the model from several processes.
 

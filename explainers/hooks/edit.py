@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -122,9 +123,7 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
             if isinstance(key, Tensor):
                 _hook_tensor(key, checked, stack)
             else:
-                model = unwrap_for_hooks(key[0], stack)
-                act = _hook_output(checked, stack)
-                Calls(model, stack).after(stack, find_hook_point(model, key[1]), act)
+                _hook_outputs(key[0], [key[1]], stack, partial(_edit_output, checked))
         yield
 
 
@@ -174,38 +173,22 @@ def watch_gradients(
     Errors   BadOption if a tensor does not require grad; LayerNotFound, UnsupportedModel
     Source   torch.Tensor.register_hook
     """
-    handles: list[Any] = []
-
-    def drop_dead() -> None:
-        # Outputs of earlier forward passes are freed with their graphs; their handles must not accumulate in training.
-        handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
     with ExitStack() as stack:
         for name, tensor in tensors.items():
             _watch_tensor(name, tensor, observe, stack)
         if model is not None and layers:
-            stack.callback(remove)
-            model = unwrap_for_hooks(model, stack)
-            calls = Calls(model, stack, drop_dead)
-            for point in [find_hook_point(model, layer) for layer in layers]:
-                calls.after(stack, point, _observe_output(point.name, observe, handles))
+            _hook_outputs(model, layers, stack, partial(_observe_output, observe))
         yield
 
 
-def _observe_output(name: str, observe: Observer, handles: list[Any]) -> Callable[[int, Any], Any]:
-    def act(k: int, output: Any) -> Any:
-        clone = _hookable(output)
-        if clone is not None:
-            unedited: list[Tensor] = []
-            handles.append(_hook_first(clone, lambda g: unedited.__setitem__(slice(None), [g])))
-            handles.append(clone.register_hook(lambda g: observe(name, k, g, unedited.pop() if unedited else g)))
-        return clone
+def _edit_output(edit: Edit, name: str, k: int, output: Tensor) -> list[Any]:
+    return [output.register_hook(edit)]
 
-    return act
+
+def _observe_output(observe: Observer, name: str, k: int, output: Tensor) -> list[Any]:
+    unedited: list[Tensor] = []
+    first = _hook_first(output, lambda g: unedited.__setitem__(slice(None), [g]))
+    return [first, output.register_hook(lambda g: observe(name, k, g, unedited.pop() if unedited else g))]
 
 
 def _watch_tensor(name: str, tensor: Tensor, observe: Observer, stack: ExitStack) -> None:
@@ -295,26 +278,33 @@ def _watch_wrapper(tensor: Tensor, queue: GradientQueue, stack: ExitStack) -> No
         watch.handles += [each.register_hook(lambda gradient: queue.notice_pass()) for each in parameters]
 
 
-def _hook_output(edit: Edit, stack: ExitStack) -> Callable[[int, Any], Any]:
-    def act(k: int, output: Any) -> Any:
-        clone = _hookable(output)
-        if clone is not None:
-            stack.callback(clone.register_hook(edit).remove)
+def _hook_outputs(
+    model: nn.Module, layers: Sequence[LayerName], stack: ExitStack, register: Callable[[str, int, Tensor], list[Any]]
+) -> None:
+    """Hook the gradients of layers' outputs until the stack is closed.
+
+    `register` gets the layer's name, the number of the call and the clone that replaces the output, and returns the
+    handles of its hooks. Later blocks use the clone of the first block, so that all hooks act in the order of entry.
+    """
+    handles: list[Any] = []
+
+    def drop_dead() -> None:
+        # Outputs of earlier forward passes are freed with their graphs; their handles must not accumulate in training.
+        handles[:] = [handle for handle in handles if handle.hooks_dict_ref() is not None]
+
+    def act(k: int, output: Any, name: str) -> Any:
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return None
+        clone = output if hasattr(output, "_edited") else output.clone()
+        clone._edited = True  # type: ignore[attr-defined]
+        handles.extend(register(name, k, clone))
         return clone
 
-    return act
-
-
-def _hookable(output: Any) -> Tensor | None:
-    """Return the clone that replaces the output and takes gradient hooks, or None if the output has no gradient.
-
-    Later blocks use the clone of the first block, so that all hooks act in the order of entry.
-    """
-    if not isinstance(output, Tensor) or not output.requires_grad:
-        return None
-    clone = output if hasattr(output, "_edited") else output.clone()
-    clone._edited = True  # type: ignore[attr-defined]
-    return clone
+    stack.callback(lambda: [handle.remove() for handle in handles])
+    model = unwrap_for_hooks(model, stack)
+    calls = Calls(model, stack, drop_dead)
+    for point in [find_hook_point(model, layer) for layer in layers]:
+        calls.after(stack, point, partial(act, name=point.name))
 
 
 def _validate_result(edit: Edit) -> Edit:

@@ -19,21 +19,24 @@ from torch import Tensor, nn
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import unwrap
 
+Parameters = Callable[[nn.Module], Mapping[str, Tensor | None]]
+"""Returns the parameters of a module's copy by name."""
+
 
 def shallow_copy(
-    model: nn.Module, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None = None
+    model: nn.Module, parameters: Parameters | None = None, copies: dict[int, nn.Module] | None = None
 ) -> nn.Module:
     """Copy the module tree in evaluation mode. Only inference tensors, which autograd does not accept, are copied.
 
     The user's backward hooks are not copied. `parameters` returns the parameters of each module's copy, if they are
-    not those of the module.
+    not those of the module. The copies are added to `copies` by id of the original.
 
     Errors   UnsupportedModel if a scripted part is in training mode
     """
-    copies = _Copies(parameters)
-    whole = copies.copy(model)
-    follow = _Follow(copies.found)
-    for twin in copies.found.values():
+    found: dict[int, nn.Module] = {} if copies is None else copies
+    whole = _Copies(parameters, found).copy(model)
+    follow = _Follow(found)
+    for twin in found.values():
         for name, value in twin.__dict__.items():
             if type(value) not in _PLAIN and name not in ("_modules", "_parameters", "_buffers"):
                 twin.__dict__[name] = follow(value)
@@ -43,9 +46,8 @@ def shallow_copy(
 class _Copies:
     """Copies of modules by id of the original. Nothing refers to it in a cycle, so copied tensors are freed at once."""
 
-    def __init__(self, parameters: Callable[[nn.Module], Mapping[str, Tensor | None]] | None) -> None:
-        self.parameters = parameters
-        self.found: dict[int, nn.Module] = {}
+    def __init__(self, parameters: Parameters | None, found: dict[int, nn.Module]) -> None:
+        self.parameters, self.found = parameters, found
 
     def copy(self, module: nn.Module) -> nn.Module:
         module = unwrap(module)

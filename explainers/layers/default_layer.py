@@ -41,31 +41,23 @@ class ForwardPass:
     plain: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class DefaultLayer:
-    """The index of the default layer (None if no layer has a grid larger than 1 x 1) and the names of all stages.
+def find_default(layers: list[Layer], forward: ForwardPass) -> tuple[int | None, frozenset[str], bool]:
+    """Find the default layer among the layers of a forward pass.
 
-    The default layer is one of the stages. `is_bypassed` is True if some path to the score does not pass through it.
+    Returns  its index (None if no layer has a grid larger than 1 x 1), the names of all stages, of which it is one, and
+             whether some path to the score does not pass through it
     """
-
-    default: int | None
-    stages: frozenset[str]
-    is_bypassed: bool = False
-
-
-def find_default(layers: list[Layer], forward: ForwardPass) -> DefaultLayer:
-    """Find the default layer among the layers of a forward pass."""
     search = _Search(layers, forward)
     stages = {layers[i].name: layers[i].grid for i in search.candidates if layers[i].name in search.stages}
     chosen = _chosen(search)
     if chosen is None:
-        return DefaultLayer(None, frozenset(stages))
+        return None, frozenset(stages), False
     default = search.outermost(search.before_class_token(chosen))
     is_bypassed = search.node(chosen) not in search.passed
     if is_bypassed and not search.forward.dense:
         stages = {layers[i].name: layers[i].grid for i in search.backbone_stages()}
     stages = {name: grid for name, grid in stages.items() if grid != layers[default].grid}
-    return DefaultLayer(default, frozenset({*stages, layers[default].name}), is_bypassed)
+    return default, frozenset({*stages, layers[default].name}), is_bypassed
 
 
 def _chosen(search: _Search) -> int | None:

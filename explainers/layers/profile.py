@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor
 from explainers.layers.default_layer import ForwardPass, find_default
 from explainers.layers.flow.axes import Axes, kinds_of, why_lost
-from explainers.layers.flow.cost import NO_COST, Cost
+from explainers.layers.flow.cost import Cost
 from explainers.layers.flow.dataflow import Dataflow, Edge
 from explainers.layers.flow.decisions import Decisions
 from explainers.layers.flow.operation import Reads
@@ -35,8 +35,8 @@ class Profile(list[Layer]):
     `reads_image` is the operation by which the network reads a value of the image, or empty.
 
     `is_bypassed` is True if some path to the scores does not pass through the default layer, because no layer is on all
-    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, `costs` has the part until each
-    layer returns, and `own_costs` that between its start and its return.
+    paths. `forward` is the graph of the pass. `cost` is that of the pass for one image, `costs` has for each layer the
+    part until it returns, and the part between its start and its return.
     """
 
     default: str | None = None
@@ -45,8 +45,7 @@ class Profile(list[Layer]):
     reads_image: str = ""
     forward: ForwardPass
     cost: Cost
-    costs: dict[str, Cost]
-    own_costs: dict[str, Cost]
+    costs: dict[str, tuple[Cost, Cost]]
 
 
 def check_frames(network: nn.Module, images: Tensor, network_of: Any, found: Profile) -> Profile:
@@ -61,34 +60,17 @@ def check_frames(network: nn.Module, images: Tensor, network_of: Any, found: Pro
         return two
     layers = [layer if layer.frames == 1 else other for layer, other in zip(found, two, strict=True)]
     profile = _add_default(layers, found.forward)
-    profile.cost, profile.costs, profile.own_costs = found.cost, found.costs, found.own_costs
-    profile.reads_image = found.reads_image
+    vars(profile).update({**vars(found), **vars(profile)})
     return profile
-
-
-@dataclass
-class _Call:
-    """A call of a module, with the shape, node and axes of the single tensor that it returns or its output contains.
-
-    `plain` is True if the output is a tensor. `lost` is the reason why its cells have no position, if the axes of the
-    output are not known.
-    """
-
-    path: str
-    module: nn.Module
-    shape: tuple[int, ...] = ()
-    node: int | None = None
-    axes: Axes = ()
-    plain: bool = False
-    lost: str = ""
-    cost: Cost = NO_COST
-    own_cost: Cost = NO_COST
 
 
 @torch.no_grad()
 def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[Profile, Any]:
     """Return the profile of a forward pass, and its output."""
-    calls: list[_Call] = []
+    layers: list[Layer] = []
+    nodes: list[int | None] = []
+    plain: list[bool] = []
+    costs: list[tuple[Cost, Cost]] = []
     with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
         hooks = Calls(network, stack)
         batch = images.clone()
@@ -100,15 +82,20 @@ def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[P
             started.append(flow.cost)
 
         def record(at: HookPoint, output: Any) -> None:
+            """Record a call of a module, with the single tensor that it returns or its output contains."""
             own = flow.cost.minus(started.pop()).per_image(len(images))
-            is_plain, until = isinstance(output, Tensor), flow.cost.per_image(len(images))
-            call = _Call(at.name, at.module, plain=is_plain, cost=until, own_cost=own)
-            tensor = only_tensor(output)
+            costs.append((flow.cost.per_image(len(images)), own))
+            plain.append(isinstance(output, Tensor))
+            layer = Layer(
+                at.name, type(at.module).__name__, (), None, "", _network=network_of, _input=tuple(images.shape[1:])
+            )
+            tensor, node = only_tensor(output), None
             if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
-                call.shape, value = tuple(tensor.shape), flow.value(tensor)
-                call.node, call.axes = value or (None, ())
-                call.lost = TRANSFORM if is_transformed(tensor) else why_lost(call.axes)
-            calls.append(call)
+                node, axes = flow.value(tensor) or (None, ())
+                lost = TRANSFORM if is_transformed(tensor) else why_lost(axes)
+                layer = _add_layout(layer, tuple(tensor.shape), axes, lost, images)
+            layers.append(layer)
+            nodes.append(node)
 
         for point in inner_points(network):
             hooks.before(stack, point, start)
@@ -117,15 +104,12 @@ def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[P
         with decisions.watch(batch), flow:
             output = network(batch)
         values = [value for value in map(flow.value, _scores(output)) if value]
-    layers = _layers(calls, images, network_of)
     end = flow.graph.add([Edge(value.node, Reads.ALL) for value in values] or [Edge(0, Reads.ALL)])
     dense = any(flow.graph.on_grid[value.node] for value in values)
-    nodes, plain = tuple(call.node for call in calls), tuple(call.plain for call in calls)
-    profile = _add_default(layers, ForwardPass(flow.graph, end, dense, nodes, plain))
+    profile = _add_default(_numbered(layers), ForwardPass(flow.graph, end, dense, tuple(nodes), tuple(plain)))
     profile.reads_values, profile.reads_image = flow.reads_values, next(iter(decisions.reads), "")
     profile.cost = flow.cost.per_image(len(images))
-    profile.costs = {layer.name: call.cost for layer, call in zip(layers, calls, strict=True)}
-    profile.own_costs = {layer.name: call.own_cost for layer, call in zip(layers, calls, strict=True)}
+    profile.costs = {layer.name: cost for layer, cost in zip(profile, costs, strict=True)}
     return profile, output
 
 
@@ -138,34 +122,30 @@ def _scores(output: Any) -> list[Tensor]:
     return list_tensors(output)
 
 
-def _layers(calls: list[_Call], images: Tensor, network_of: Any) -> list[Layer]:
-    counts, seen = Counter(call.path for call in calls), Counter[str]()
-    layers = []
-    for call in calls:
-        name = f"{call.path}#{seen[call.path]}" if counts[call.path] > 1 else call.path
-        seen[call.path] += 1
-        shape = (1, *call.shape[1:]) if call.shape[:1] == images.shape[:1] else call.shape
-        layer = Layer(
-            name, type(call.module).__name__, shape, None, "", _network=network_of, _input=tuple(images.shape[1:])
-        )
-        layers.append(_add_layout(layer, call, images))
-    return layers
+def _numbered(layers: list[Layer]) -> list[Layer]:
+    """Return the layers with the number of the call in the names of modules that ran more than once."""
+    counts, seen = Counter(layer.name for layer in layers), Counter[str]()
+    named = []
+    for layer in layers:
+        several = counts[layer.name] > 1
+        named.append(replace(layer, name=f"{layer.name}#{seen[layer.name]}") if several else layer)
+        seen[layer.name] += 1
+    return named
 
 
-def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
-    """Add the layout to a layer whose output has a grid for each image."""
-    if call.lost:
-        return replace(layer, _lost=call.lost)
+def _add_layout(layer: Layer, shape: tuple[int, ...], axes: Axes, lost: str, images: Tensor) -> Layer:
+    """Add shape and layout of the output; `lost` is the reason why its cells have no position, if they have none."""
+    one = (1, *shape[1:]) if shape[:1] == images.shape[:1] else shape
     sides = tuple(images.shape[2:])
-    found = layout_by_axes(call.axes, call.shape, kinds_of(len(sides)))
-    if found is None or call.shape[0] != len(images) * found.frames:
-        return layer
+    found = None if lost else layout_by_axes(axes, shape, kinds_of(len(sides)))
+    if found is None or shape[0] != len(images) * found.frames:
+        return replace(layer, shape=one, _lost=lost)
     layout, grid, extra, frames, order = found
-    placement = placement_of(call.axes, grid, sides)
+    placement = placement_of(axes, grid, sides)
     even_stride = tuple(side / cells for side, cells in zip(sides, grid, strict=True))
     return replace(
         layer,
-        shape=layer.shape if frames == 1 else (frames, *layer.shape[1:]),
+        shape=one if frames == 1 else (frames, *one[1:]),
         grid=grid,
         layout=layout,
         extra_tokens=extra,
@@ -179,11 +159,11 @@ def _add_layout(layer: Layer, call: _Call, images: Tensor) -> Layer:
 def _add_default(layers: list[Layer], forward: ForwardPass) -> Profile:
     """Create the profile with its default layer and its stages, one of which is the default layer."""
     reads = forward.graph.reads(forward.end)
-    found = find_default(layers, forward)
+    default, stages, is_bypassed = find_default(layers, forward)
     profile = Profile(
-        replace(layer, stage=layer.name in found.stages, is_read=node is None or reads.get(node) == Reads.ALL)
+        replace(layer, stage=layer.name in stages, is_read=node is None or reads.get(node) == Reads.ALL)
         for layer, node in zip(layers, forward.nodes, strict=True)
     )
-    profile.default = None if found.default is None else layers[found.default].name
-    profile.is_bypassed, profile.forward = found.is_bypassed, forward
+    profile.default = None if default is None else layers[default].name
+    profile.is_bypassed, profile.forward = is_bypassed, forward
     return profile

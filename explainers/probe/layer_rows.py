@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +33,12 @@ class LayerRows:
     def __init__(self, network: nn.Module, tolerance: float) -> None:
         self.network, self.tolerance = network, tolerance
         self.misplaced = ""
-        self._alone: list[tuple[str, torch.Size, Tensor] | None] = []
+        self._alone: list[_Output] = []
 
     @contextmanager
     def record(self) -> Iterator[None]:
         """Record the outputs in the block, which runs the image alone."""
-        with self._each_output(lambda k, name, output: self._alone.append(_described(name, output))):
+        with self._each_output(lambda name, output: self._alone.append(_described(name, output))):
             yield
 
     @contextmanager
@@ -47,10 +48,14 @@ class LayerRows:
         """
         calls = 0
 
-        def look(k: int, name: str, output: Tensor | None) -> None:
+        def start() -> None:
             nonlocal calls
-            calls = k + 1
-            known = self._alone[k] if k < len(self._alone) else None
+            calls = 0
+
+        def look(name: str, output: Tensor | None) -> None:
+            nonlocal calls
+            known = self._alone[calls] if calls < len(self._alone) else None
+            calls += 1
             if self.misplaced:
                 return
             is_right = self._is_in_place(known, name, output, place, count)
@@ -60,41 +65,29 @@ class LayerRows:
             if not is_right:
                 self.misplaced = name
 
-        with self._each_output(look):
+        with self._each_output(look, start):
             yield
         if calls < len(self._alone) and not self.misplaced:
             self.misplaced = next((each[0] for each in self._alone[calls:] if each is not None), "")
 
     @contextmanager
-    def _each_output(self, act: Callable[[int, str, Tensor | None], None]) -> Iterator[None]:
-        """Call `act` with the number, the layer and the single tensor of each output in the block."""
-        number = 0
+    def _each_output(
+        self, act: Callable[[str, Tensor | None], None], start: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """Call `act` with the layer and the single tensor of each output in the block, and `start` before each pass."""
 
-        def start() -> None:
-            nonlocal number
-            number = 0
-
-        def count(name: str, output: Any) -> None:
-            nonlocal number
+        def see(k: int, output: Any, name: str) -> None:
             with _disable_current_modes():  # what watches the pass takes the comparison for a part of the network
-                act(number, name, only_tensor(output))
-            number += 1
+                act(name, only_tensor(output))
 
         with ExitStack() as stack:
             if frozen_graph(self.network) is None:
                 calls = Calls(self.network, stack, start)
                 for point in inner_points(self.network):
-                    calls.after(stack, point, lambda k, out, name=point.name: count(name, out))  # type: ignore[misc]
+                    calls.after(stack, point, partial(see, name=point.name))
             yield
 
-    def _is_in_place(
-        self,
-        known: tuple[str, torch.Size, Tensor] | None,
-        name: str,
-        output: Tensor | None,
-        index: int,
-        count: int,
-    ) -> bool:
+    def _is_in_place(self, known: _Output, name: str, output: Tensor | None, index: int, count: int) -> bool:
         if known is None or output is None:
             return (known is None) == (_described(name, output) is None)
         path, shape, values = known
@@ -110,8 +103,12 @@ class LayerRows:
         return bool(distance <= self.tolerance * values.where(both_finite, 0).norm() + floor)
 
 
-def _described(name: str, output: Tensor | None) -> tuple[str, torch.Size, Tensor] | None:
-    """Return name, shape and some values of a layer's output, or None if it has no values to compare."""
+_Output = tuple[str, torch.Size, Tensor] | None
+"""Name, shape and some values of a layer's output, or None if it has no values to compare."""
+
+
+def _described(name: str, output: Tensor | None) -> _Output:
+    """Return what is compared of a layer's output."""
     if output is None or not output.ndim or not output.numel() or not output.is_floating_point():
         return None
     return name, output.shape, _sample(output)

@@ -130,7 +130,9 @@ class GuardedBuffers:
     def finish(self) -> None:
         """Put the buffers back where they were replaced; a network that did not write is not copied again."""
         if self.modules is self.originals:
-            _put_back(self._tables, self._saved)
+            for table, tensors in zip(self._tables, self._saved, strict=True):
+                table.clear()
+                table.update(tensors)
             if self._remove_forward is not None:
                 self._remove_forward()
         elif self._has_run and not self._is_written:
@@ -141,12 +143,6 @@ class GuardedBuffers:
 def _clones(table: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     with torch.inference_mode(False), torch.no_grad():
         return {name: None if tensor is None else tensor.detach().clone() for name, tensor in table.items()}
-
-
-def _put_back(tables: Sequence[dict[str, Tensor | None]], saved: Sequence[dict[str, Tensor | None]]) -> None:
-    for table, tensors in zip(tables, saved, strict=True):
-        table.clear()
-        table.update(tensors)
 
 
 def _remove_forward(network: nn.Module, own: Callable[..., Any] | None) -> None:

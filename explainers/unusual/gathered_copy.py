@@ -33,7 +33,7 @@ def gathered_copy(model: nn.Module) -> nn.Module:
     with torch.inference_mode(False), torch.no_grad():
         tables = _unflatten(model)
         for module in model.modules():
-            for function in _hooks(module):
+            for function in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
                 if _module_of(function).startswith("torch.distributed.tensor"):
                     refuse_sharded_model("a device mesh (DTensor)")
             if _is_sharded_in_place(module):
@@ -108,10 +108,6 @@ def _remove_fsdp(module: nn.Module) -> None:
         # Methods that `register_fsdp_forward_method` replaced, and views of flat parameters.
         if name in module._parameters or (isinstance(value, types.MethodType) and _is_fsdp(_module_of(value))):
             del own[name]
-
-
-def _hooks(module: nn.Module) -> list[Callable[..., Any]]:
-    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
 def _module_of(function: Any) -> str:

@@ -22,10 +22,6 @@ from torch.overrides import TorchFunctionMode
 from explainers.errors import UnsupportedModel
 from explainers.hooks.distributed import ORDINARY_COPY
 
-_REGISTER = (
-    "Register it as a submodule, for example in an nn.ModuleList, and call model.eval(), or call eval() on it directly."
-)
-
 
 def guard_first_pass(network: nn.Module, model: nn.Module, *, sharded: bool = False) -> None:
     """Let the first complete forward pass of `network`, a copy of `model`, refuse modules that it must not run.
@@ -104,7 +100,12 @@ class _Watch(TorchFunctionMode):
                     f"{self._describe(module)}. {reason[1]}"
                 )
         elif module.training and reads_mode:
-            raise UnsupportedModel(unregistered(self.kind, module))
+            raise UnsupportedModel(
+                f"{self.kind} runs a {type(module).__name__} in training mode that is not registered as a submodule "
+                "(it is kept in a list, a closure or another object), so model.eval() does not change its mode. "
+                "Register it as a submodule, for example in an nn.ModuleList, and call model.eval(), or call eval() on "
+                "it directly."
+            )
 
     def _describe(self, module: nn.Module) -> str:
         kind = type(module).__name__
@@ -127,14 +128,6 @@ def why_copied(module: nn.Module) -> tuple[str, str] | None:
     if own.get("_backward_hooks") or own.get("_backward_pre_hooks"):
         return "has backward hooks", "Remove them first."
     return None
-
-
-def unregistered(kind: str, module: nn.Module) -> str:
-    """Return the message for a module in training mode that `model.eval()` does not reach."""
-    return (
-        f"{kind} runs a {type(module).__name__} in training mode that is not registered as a submodule (it is kept in "
-        f"a list, a closure or another object), so model.eval() does not change its mode. {_REGISTER}"
-    )
 
 
 @functools.lru_cache(maxsize=512)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from torch import nn
 
-from explainers.hooks.locate import Wrapper, unwrap
 from explainers.hooks.shallow_copy import shallow_copy
 from explainers.probe.modules import may_write
 from explainers.unusual.buffers import GuardedBuffers, WatchedBuffers, is_clean
@@ -21,8 +20,9 @@ def private_view(
 
     A frozen graph is not copied. With `is_checked`, the copy refuses to run modules of the original.
     """
-    network = own if is_frozen else shallow_copy(own)
-    buffers = guard_buffers(own, writing, network)
+    copies: dict[int, nn.Module] = {}
+    network = own if is_frozen else shallow_copy(own, copies=copies)
+    buffers = guard_buffers(own, writing, network, copies)
     if is_checked:
         guard_first_pass(network, own)
     return network, buffers
@@ -30,9 +30,9 @@ def private_view(
 
 def gathered_view(given: nn.Module) -> tuple[nn.Module, nn.Module, GuardedBuffers | None]:
     """Return a copy of a sharded model with full parameters, the network that runs, and the guard of its buffers."""
-    full = gathered_copy(given)
-    network = shallow_copy(full)
-    buffers = guard_buffers(full, [module for module in full.modules() if may_write(module)], network)
+    full, copies = gathered_copy(given), dict[int, nn.Module]()
+    network = shallow_copy(full, copies=copies)
+    buffers = guard_buffers(full, [module for module in full.modules() if may_write(module)], network, copies)
     guard_first_pass(network, given, sharded=True)
     return full, network, buffers
 
@@ -42,26 +42,15 @@ def watch_clean(owner: nn.Module, writing: list[nn.Module]) -> WatchedBuffers | 
     return WatchedBuffers(owner, writing) if is_clean(owner, writing) else None
 
 
-def guard_buffers(owner: nn.Module, writing: list[nn.Module], network: nn.Module) -> GuardedBuffers | None:
-    """Let every pass of `network`, a copy of `owner` or a wrapper of it, leave the buffers of these modules alone."""
+def guard_buffers(
+    owner: nn.Module, writing: list[nn.Module], network: nn.Module, copies: Mapping[int, nn.Module]
+) -> GuardedBuffers | None:
+    """Let every pass of `network` leave the buffers of these modules alone.
+
+    It is a copy of `owner`, with the copies of modules by id of the original, or `owner` itself or a wrapper of it.
+    """
     if not writing:
         return None
-    modules = writing
-    if network is not owner and not isinstance(network, Wrapper):
-        copies = {id(original): copy for original, copy in zip(_in_order(owner), _in_order(network), strict=True)}
-        modules = [copies[id(module)] for module in writing]
-    guarded = GuardedBuffers(owner, modules, writing)
+    guarded = GuardedBuffers(owner, [copies[id(module)] for module in writing] if copies else writing, writing)
     guarded.guard(network)
     return guarded
-
-
-def _in_order(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules in the order in which `shallow_copy` copies them, without wrappers."""
-    seen: set[int] = set()
-    queue = [model]
-    while queue:
-        module = unwrap(queue.pop())
-        if id(module) not in seen:
-            seen.add(id(module))
-            yield module
-            queue += [child for child in module._modules.values() if child is not None]

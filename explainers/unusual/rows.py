@@ -1,17 +1,65 @@
-"""Run a network row by row for the rest of a call, and report why."""
+"""Run a network row by row for the rest of a call, each row with the same random numbers, and report why.
+
+For networks in which the rows of a batch affect each other, or that draw random numbers: the result for each image and
+each variant is then that of a pass with this row alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
 from explainers.findings import note_finding
+from explainers.hooks.locate import Wrapper
+from explainers.nested import concatenate_outputs
 from explainers.probe.behavior import Behavior
 from explainers.probe.generators import SEED, Generators
-from explainers.unusual.row_by_row import RowByRow
+
+
+class RowByRow(Wrapper):
+    """The modules, parameters and buffers of a network whose rows run one at a time; to all passes an ordinary module.
+
+    `generators` start from a fixed seed for every row; None if the network does not draw random numbers. `behavior` is
+    the reason. `on_draw` is called after a row that drew from a generator, if this may differ from row to row.
+    """
+
+    generators: Generators | None
+    behavior: Behavior
+    on_draw: Callable[[], None] | None
+
+    def __init__(
+        self,
+        network: nn.Module,
+        generators: Generators | None,
+        behavior: Behavior,
+        on_draw: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(network)
+        self.__dict__.update(generators=generators, behavior=behavior, on_draw=on_draw)
+
+    def forward(self, batch: Tensor) -> Any:
+        """Return the network's output for each row, concatenated."""
+        if len(batch) == 1:
+            return self._run(batch)
+        # Clones, because the network may modify its input in place, which autograd does not allow for such views.
+        return concatenate_outputs([self._run(batch[n : n + 1].clone()) for n in range(len(batch))])
+
+    def _run(self, row: Tensor) -> Any:
+        if self.generators is None:
+            return self.inner(row)
+        with self.generators.fixed():
+            if self.on_draw is None:
+                return self.inner(row)
+            start = self.generators.states()
+            output = self.inner(row)
+            if self.generators.states() != start:
+                self.on_draw()
+            return output
 
 
 def run_alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
@@ -19,29 +67,20 @@ def run_alone(network: nn.Module, images: Tensor, found: Behavior) -> RowByRow:
 
     Errors   UnsupportedModel if the network does not accept a single image
     """
-    _refuse_without_single_rows(network, found, len(images))
+    name = type(network).__name__
+    if not found.takes_one_row:
+        does = "draws random numbers" if found.is_stochastic else "combines the images of a batch"
+        does = "decides by the values of its images" if found.reads else does
+        raise UnsupportedModel(
+            f"This {name} {does}, so the result for an image depends on its batch of {len(images)}, but it does not "
+            "accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
+        )
     if not found.reads:
         generators = Generators(network, images.device, found.drawn) if found.drawn else None
         return RowByRow.of(network, generators, found)
     # Whether it draws random numbers may depend on the image, so all generators are fixed, and the draws reported.
     drawing = replace(found, drawn=frozenset({"any"}), noise=0.0)
-    note_draw = partial(_note_stochastic, type(network).__name__, drawing)
-    return RowByRow.of(network, Generators(network, images.device), found, note_draw)
-
-
-def _refuse_without_single_rows(network: nn.Module, found: Behavior, count: int) -> None:
-    if not found.takes_one_row:
-        does = (
-            "decides by the values of its images"
-            if found.reads
-            else "draws random numbers"
-            if found.is_stochastic
-            else "combines the images of a batch"
-        )
-        raise UnsupportedModel(
-            f"This {type(network).__name__} {does}, so the result for an image depends on its batch of {count}, but it "
-            "does not accept a single image. Change its forward pass so that it accepts one image, or remove the cause."
-        )
+    return RowByRow.of(network, Generators(network, images.device), found, partial(_note_stochastic, name, drawing))
 
 
 def note_behavior(network: nn.Module) -> None:
@@ -49,47 +88,35 @@ def note_behavior(network: nn.Module) -> None:
     assert isinstance(network, RowByRow), "`run_alone` returned it"
     name, found = type(network).__name__, network.behavior
     if found.reads:
-        _note_reads(name, found)
+        note_finding(
+            "decides_by_image",
+            f"The forward pass of this {name} reads values of the image ({found.reads}), so it may run other "
+            "operations for another image or for a variant of the image. Therefore layers and positions were "
+            f"determined for each image, and {_ALONE} Gradients do not include the decision itself.",
+            reads=found.reads,
+        )
+        if not found.is_repeatable:
+            _note_stochastic(name, found)
     elif found.is_stochastic:
         _note_stochastic(name, found)
     elif found.misplaced:
-        _note_misplaced(name, found)
+        note_finding(
+            "rows_depend",
+            f"Layer {found.misplaced!r} of this {name} does not run on the images of a batch in order: the network "
+            f"reorders them, runs the layer on some of them, or runs it for each one. Therefore {_ALONE}",
+            layer=found.misplaced,
+        )
     else:
-        _note_mixing(name, found)
+        note_finding(
+            "rows_depend",
+            f"The output of this {name} for an image depends on the other images in the batch, which changed it by "
+            f"{_percent(found.mixing)} in a test. Therefore {_ALONE} Check the forward pass for operations over the "
+            "batch dimension (maximum, mean, batch statistics).",
+            mixing=found.mixing,
+        )
 
 
-def _note_reads(name: str, found: Behavior) -> None:
-    note_finding(
-        "decides_by_image",
-        f"The forward pass of this {name} reads values of the image ({found.reads}), so it may run other operations "
-        "for another image or for a variant of the image. Therefore layers and positions were determined for each "
-        "image, and each image and each of its variants ran in a separate batch, which is slower. Gradients do not "
-        "include the decision itself.",
-        reads=found.reads,
-    )
-    if not found.is_repeatable:
-        _note_stochastic(name, found)
-
-
-def _note_misplaced(name: str, found: Behavior) -> None:
-    note_finding(
-        "rows_depend",
-        f"Layer {found.misplaced!r} of this {name} does not run on the images of a batch in order: the network "
-        "reorders them, runs the layer on some of them, or runs it for each one. Therefore each image and each of its "
-        "variants ran in a separate batch, which is slower.",
-        layer=found.misplaced,
-    )
-
-
-def _note_mixing(name: str, found: Behavior) -> None:
-    note_finding(
-        "rows_depend",
-        f"The output of this {name} for an image depends on the other images in the batch, which changed it by "
-        f"{_percent(found.mixing)} in a test. Therefore each image and each of its variants ran in a separate batch, "
-        "which is slower. Check the forward pass for operations over the batch dimension (maximum, mean, batch "
-        "statistics).",
-        mixing=found.mixing,
-    )
+_ALONE = "each image and each of its variants ran in a separate batch, which is slower."
 
 
 def _note_stochastic(name: str, found: Behavior) -> None:

@@ -30,11 +30,6 @@ def repeat_heads(query: Tensor, keys: Tensor) -> Tensor:
     return keys.repeat_interleave(query.shape[-3] // keys.shape[-3], -3)
 
 
-def causal_mask(scores: Tensor) -> Tensor:
-    """Return the causal mask [L, S], True where a query may attend: not to later keys."""
-    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-
-
 def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the mask to add to the scores; True in a boolean mask means that the query may attend."""
     if mask.dtype != torch.bool:
@@ -47,7 +42,8 @@ def attention_weights(
 ) -> Tensor:
     """Return A [..., L, S]; as in torch, the row of a query that may not attend to any key is 0."""
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    attn_mask = causal_mask(scores) if is_causal else attn_mask
+    if is_causal:  # [L, S], True where a query may attend: not to later keys
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is None:
         return scores.softmax(dim=-1)
     mask = additive_mask(attn_mask, scores.dtype)

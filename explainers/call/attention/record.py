@@ -10,6 +10,7 @@ an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from explainers.call.attention.watch import Attention, AttentionTrace, watch_attention
+from explainers.call.attention.watch import Attention, AttentionWatch, watch_attention
 from explainers.call.layers import token_grid
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
@@ -88,7 +89,10 @@ def record_attention(
     def attention_of(run: Run) -> tuple[AttentionRecord, bool]:
         with watch_attention(run.view.network, len(run.images), operands=similarity) as watch:
             output = run.forward(run.images.clone())
-            total = run.scoring.score(output).sum() if gradients or target is not None else _score_if_any(run, output)
+            total = None
+            # Without a target, weights can also be read from a backbone that returns no scores.
+            with nullcontext() if gradients or target is not None else suppress(BadTarget):
+                total = run.scoring.score(output).sum()
         grid, extra = grid_of(run, watch)
         seen = _without_unused_pool(watch.attentions, total)
         _refuse_side_by_side(run, seen)
@@ -106,14 +110,6 @@ def record_attention(
     else:
         record.gradients = []
     return record
-
-
-def _score_if_any(run: Run, output: Any) -> Tensor | None:
-    """Return the sum of the top scores, or None if the model returns no scores: a backbone without a head."""
-    try:
-        return run.scoring.score(output).sum()
-    except BadTarget:
-        return None
 
 
 def _note_readout(record: AttentionRecord) -> None:
@@ -295,7 +291,7 @@ def attention_at(model: nn.Module, images: Tensor, layer: LayerName | None) -> t
         return run.by_image(attention_of)
 
 
-def grid_of(run: Run, watch: AttentionTrace) -> tuple[Grid, int]:
+def grid_of(run: Run, watch: AttentionWatch) -> tuple[Grid, int]:
     """Return the grid of the patches and the number of tokens before them.
 
     Errors   UnsupportedModel unless all attentions were recorded, are global, and use the same tokens

@@ -50,14 +50,6 @@ class Attention:
 
 
 @dataclass(eq=False)
-class AttentionTrace:
-    """Result of a forward pass: the attentions in order, and modules whose expected attention was not recorded."""
-
-    attentions: list[Attention] = field(default_factory=list)
-    unseen: list[str] = field(default_factory=list)
-
-
-@dataclass(eq=False)
 class _Frame:
     """A running module; `inside` are the attentions that ran inside it."""
 
@@ -81,32 +73,35 @@ class _Frame:
 @contextmanager
 def watch_attention(
     network: nn.Module, image_count: int, *, leaves: bool = True, operands: bool = False
-) -> Iterator[AttentionTrace]:
+) -> Iterator[AttentionWatch]:
     """Record the attentions of this thread's forward pass of `image_count` images; the result is complete after the
     block.
 
     With `leaves`, the first weights become the leaf of the autograd graph; all later ones are nodes of it.
     With `operands`, queries and keys are recorded too.
     """
-    seen = AttentionTrace()
-    watch = _Watch(seen, image_count, leaves, operands)
-
+    watch = AttentionWatch(image_count, leaves, operands)
     with ExitStack() as stack:
         calls = Calls(network, stack, watch.start)
         for point in inner_points(network):
             calls.before(stack, point, partial(watch.enter, point))
             calls.after(stack, point, watch.leave)
         stack.enter_context(watch)
-        yield seen
+        yield watch
     watch.finish()
 
 
-class _Watch(TorchFunctionMode):
-    """Replace the calling thread's attention functions, and track weights up to their product with the values."""
+class AttentionWatch(TorchFunctionMode):
+    """Replace the calling thread's attention functions, and track weights up to their product with the values.
 
-    def __init__(self, seen: AttentionTrace, image_count: int, leaves: bool, operands: bool = False) -> None:
+    `attentions` are those of the forward pass in order, `unseen` modules whose expected attention was not recorded.
+    """
+
+    def __init__(self, image_count: int, leaves: bool, operands: bool) -> None:
         super().__init__()
-        self.seen, self.image_count, self.leaves, self.operands = seen, image_count, leaves, operands
+        self.image_count, self.leaves, self.operands = image_count, leaves, operands
+        self.attentions: list[Attention] = []
+        self.unseen: list[str] = []
         self.running: list[_Frame] = []
         self.ended: list[_Frame] = []
         self.followed: dict[int, tuple[Tensor, Attention]] = {}
@@ -114,7 +109,7 @@ class _Watch(TorchFunctionMode):
     # The modules
 
     def start(self) -> None:
-        self.seen.attentions.clear()
+        self.attentions.clear()
         self.running.clear()
         self.ended.clear()
         self.followed.clear()
@@ -128,14 +123,15 @@ class _Watch(TorchFunctionMode):
     def finish(self) -> None:
         """Keep only used attentions, and find the modules whose expected attention is missing."""
         self.followed.clear()
-        self.seen.attentions[:] = [attention for attention in self.seen.attentions if attention.used]
+        self.attentions[:] = [attention for attention in self.attentions if attention.used]
         full = [frame for frame in self.ended if any(each.used for each in frame.inside)]
         named = [f"{frame.name}." for frame in full if frame.is_attention]
-        owners = {attention.owner for attention in self.seen.attentions}
+        owners = {attention.owner for attention in self.attentions}
         for frame in self.ended:
             expected = frame.is_own and (frame.is_attention or type(frame.module) in owners)
             if expected and frame not in full and not frame.name.startswith(tuple(named)):
-                self.seen.unseen.append(frame.name)
+                self.unseen.append(frame.name)
+        self.ended.clear()  # with the inputs of all modules
 
     # The operations
 
@@ -147,7 +143,7 @@ class _Watch(TorchFunctionMode):
         owner = next((type(frame.module) for frame in reversed(self.running) if frame.is_own), None)
         name = self.running[-1].name if self.running else ""
         attention = Attention(name, weights, among=self._among(weights.shape[-1]), owner=owner)
-        self.seen.attentions.append(attention)
+        self.attentions.append(attention)
         for frame in self.running:
             frame.inside.append(attention)
         return weights
@@ -155,9 +151,9 @@ class _Watch(TorchFunctionMode):
     def keep_product(self, weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
         """Record weights that are multiplied by values without modification."""
         weights = self.keep(weights)
-        self.seen.attentions[-1].used = True
+        self.attentions[-1].used = True
         if self.operands:
-            self.seen.attentions[-1].operands = query.detach(), key.detach()
+            self.attentions[-1].operands = query.detach(), key.detach()
         return weights
 
     def _among(self, count: int) -> bool | None:
@@ -181,7 +177,7 @@ class _Watch(TorchFunctionMode):
         if name in _SOFTMAX and _is_over_the_last(output, args[1] if len(args) > 1 else kwargs.get("dim")):
             # The network gets a clone, because later operations may overwrite it in place.
             output = self.keep(output).clone()
-            self.followed[id(output)] = output, self.seen.attentions[-1]
+            self.followed[id(output)] = output, self.attentions[-1]
         elif self.followed:
             for tensor in _operands(args, kwargs):
                 if id(tensor) in self.followed:
@@ -206,7 +202,7 @@ class _Watch(TorchFunctionMode):
             if name == "mul" and output.numel() > operand.numel():
                 # Weights times values for each pair of tokens, summed later.
                 attention.used = True
-            elif not attention.changed and name not in _MOVES and not _has_values_of(output, attention.weights):
+            elif not attention.changed and name not in _MOVES and _is_in_order(output, attention.weights) is None:
                 attention.changed = name
             self.followed[id(output)] = output, attention
 
@@ -230,26 +226,23 @@ def _token_counts(shape: tuple[int, ...], image_count: int) -> set[int]:
     return {b for a, b in (shape[:2], shape[1::-1]) if a == image_count}
 
 
-def _has_values_of(tensor: Tensor, weights: Tensor) -> bool:
-    """Return whether a tensor contains the weights, in order or with the last two dimensions transposed."""
+def _is_in_order(tensor: Tensor, weights: Tensor) -> bool | None:
+    """Return whether a tensor has the weights in order, and not with the last two dimensions transposed; else None."""
     if tensor.numel() != weights.numel():
-        return False
+        return None
     plain = tensor.detach().to(weights.dtype).reshape(-1)
-    return torch.equal(plain, weights.detach().reshape(-1)) or torch.equal(plain, weights.detach().mT.reshape(-1))
+    if torch.equal(plain, weights.detach().reshape(-1)):
+        return True
+    return False if torch.equal(plain, weights.detach().mT.reshape(-1)) else None
 
 
 def _is_product(name: str, operand: Tensor, args: Any, weights: Tensor) -> bool:
     """Return whether the product sums the weights over their keys, the last dimension."""
     if name == "einsum" and isinstance(args[0], str):
         return _sums_over_keys(args[0], operand, args)
-    straight = torch.equal(operand.detach().to(weights.dtype).reshape(-1), weights.detach().reshape(-1))
-    if not straight and not torch.equal(
-        operand.detach().to(weights.dtype).reshape(-1), weights.detach().mT.reshape(-1)
-    ):
-        return False
     factors = [each for each in args if isinstance(each, Tensor)]
     left = bool(factors) and (factors[-2] if len(factors) > 1 else factors[0]) is operand
-    return straight is left
+    return _is_in_order(operand, weights) is left
 
 
 def _sums_over_keys(equation: str, operand: Tensor, args: Any) -> bool:

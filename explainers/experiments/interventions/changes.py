@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explainers.call.tensors import match_quantization, single_tensor
 from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, kind_of, shorten
+from explainers.hooks.records import match_quantization, single_tensor
 from explainers.layers.layout import LayerLayout, nothing_spatial
 from explainers.options import whole_number, whole_numbers
 

@@ -22,7 +22,6 @@ from explainers.call.loop import Progress
 from explainers.call.run import Run, open_run
 from explainers.call.score_kind import score_kind
 from explainers.call.scores import Edits, LayerLeaf, at_least_float32
-from explainers.call.tensors import single_tensor
 from explainers.display.display import Display, Displayed, class_name, paragraphs, table_html
 from explainers.dtypes import to_cpu_float64
 from explainers.experiments.interventions.changes import (
@@ -36,6 +35,7 @@ from explainers.experiments.interventions.changes import (
     select,
 )
 from explainers.hooks.edit import edit_outputs
+from explainers.hooks.records import single_tensor
 from explainers.layers.layout import LayerLayout
 from explainers.nested import concatenate_outputs
 from explainers.options import LayerName, check_keywords

@@ -41,9 +41,6 @@ class Cost(NamedTuple):
         return self.multiplications * _PER_MULTIPLICATION + self.written * _PER_BYTE
 
 
-NO_COST = Cost()
-
-
 def _multiplications(name: str, inputs: Sequence[Tensor], output: Tensor) -> int:
     """Return the number of multiplications of a convolution, matrix product or attention; 0 for other operations."""
     if name in _MATRIX_PRODUCTS and len(inputs) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -234,7 +235,7 @@ def _unfold(operation: Operation) -> Result:
     for i, (size, axis) in enumerate(zip(operation.shape[-2:], operation.first[-2:], strict=True)):
         kernel, dilation, padding, stride = (operation.args[k][i] for k in (1, 2, 3, 4))
         count = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        window = partial(_window, count=count, sizes=(kernel, stride, padding, dilation))
+        window = methodcaller("windows", count, kernel, stride, padding, dilation)
         factors += resize_axis(axis, count, window).factors
     sides = operation.first[-2:]
     windows = Axis(tuple(factors), lost=why_lost(sides)) if all(map(along, sides)) else OTHER
@@ -254,16 +255,11 @@ def _fold(operation: Operation) -> Result:
     return alike(operation, (*operation.first[:-2], OTHER, *grid))
 
 
-def _window(positions: Positions, count: int, sizes: tuple[int, int, int, int]) -> Positions:
-    return positions.windows(count, *sizes)
-
-
 def _windows(operation: Operation) -> Result:
     """`Tensor.unfold`: windows along an axis, and the entries of each in a new last axis."""
     axes, dim = list(operation.first), operation.argument(1, "dimension") % len(operation.first)
-    sizes = operation.argument(2, "size"), operation.argument(3, "step"), 0, 1
-    count = operation.outputs[0].shape[dim]
-    axes[dim] = resize_axis(axes[dim], count, partial(_window, count=count, sizes=sizes))
+    size, step, count = operation.argument(2, "size"), operation.argument(3, "step"), operation.outputs[0].shape[dim]
+    axes[dim] = resize_axis(axes[dim], count, methodcaller("windows", count, size, step, 0, 1))
     return alike(operation, (*axes, OTHER))
 
 
