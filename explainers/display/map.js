@@ -42,12 +42,6 @@ else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
 else node.setAttribute(name, value === true ? "" : value);
 }
 }
-function makeButton(text, onclick, more = {}) {
-return make("button", { class: "hl-button", text, onclick, ...more });
-}
-function makeSymbolButton(symbol, onclick, more = {}) {
-return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
-}
 function fill(text, values) {
 return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
 }
@@ -58,13 +52,6 @@ const size = Math.abs(value);
 const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? size.toExponential(2) : String(Number(size.toPrecision(4)));
 return (value < 0 ? "−" : "") + text;
 }
-function formatShare(share) {
-const size = Math.abs(share),
-sign = share < 0 ? "−" : "";
-if (!Number.isFinite(share)) return "NaN";
-if (size > 0 && size < 0.001) return `${sign}<0.1%`;
-return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
-}
 function formatExact(value) {
 const size = Math.abs(value);
 return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
@@ -72,25 +59,6 @@ return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(val
 function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
-}
-function downloadFile(blob, name) {
-const link = make("a", { href: URL.createObjectURL(blob), download: name });
-document.body.append(link);
-link.click();
-link.remove();
-setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-function encodeNpy(values, shape) {
-const form = shape.length === 1 ? `(${shape[0]},)` : `(${shape.join(", ")})`;
-let head = `{'descr': '<f4', 'fortran_order': False, 'shape': ${form}, }`;
-head += " ".repeat((64 - ((10 + head.length + 1) % 64)) % 64) + "\n";
-const start = new Uint8Array(10 + head.length);
-start.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, head.length & 255, head.length >> 8]);
-for (let i = 0; i < head.length; i++) start[10 + i] = head.charCodeAt(i);
-return new Blob([start, new Float32Array(values)], { type: "application/octet-stream" });
-}
-function unpackMap(packed) {
-return { ...packed, values: floats(packed) };
 }
 function slope(before, after) {
 if (!(before * after > 0)) return 0;
@@ -200,7 +168,6 @@ return [Math.floor(best / map.w), best % map.w];
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
 const cellAt = (x, y, { h, w }) => [stay(Math.floor(y * h), h), stay(Math.floor(x * w), w)];
-const centerOf = (row, column, { h, w }) => [(column + 0.5) / w, (row + 0.5) / h];
 function positionIn(element, { clientX, clientY }) {
 const { left, top, width, height } = element.getBoundingClientRect();
 return [(clientX - left) / width, (clientY - top) / height];
@@ -429,7 +396,6 @@ context.putImageData(pixels, 0, 0);
 }
 const MAX_SIDE = 2560;
 const IMMEDIATE = 1024;
-const SKETCH = 288;
 const PAUSE = 150;
 const DEFAULT_SIDE = 512;
 const MIN_CELL = 5;
@@ -474,30 +440,6 @@ this.rendering = rendering;
 this.layers = this.own;
 const whole = this.renderUpTo(IMMEDIATE, this.own, true);
 this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
-}
-sketch(rendering) {
-const { rendering: shown } = this,
-layers = new Layers();
-this.rendering = rendering;
-this.renderUpTo(SKETCH, layers, true);
-this.rendering = shown;
-return layers;
-}
-use(rendering, layers) {
-Object.assign(this, { rendering, layers });
-this.schedule(() => this.paint(rendering));
-}
-fade(from, { rendering, layers }, share) {
-const { width, height } = layers.drawn;
-this.faded ??= new Layers();
-this.faded.size(width, height);
-this.faded.photo = layers.photo;
-const context = this.faded.drawn.getContext("2d");
-context.drawImage(from.drawn, 0, 0, width, height);
-context.globalAlpha = share;
-context.drawImage(layers.drawn, 0, 0);
-Object.assign(this, { rendering, layers: this.faded });
-this.schedule(null);
 }
 renderUpTo(most, layers, edges) {
 const { width, height } = this.canvas,
@@ -582,21 +524,6 @@ if (!this.image) return;
 const context = this.canvas.getContext("2d");
 [context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
 context.drawImage(this.image, 0, 0, this.canvas.width, this.canvas.height);
-}
-clear() {
-this.schedule(null);
-this.rendering = null;
-this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
-}
-async png(opacity, shown = {}) {
-const canvas = document.createElement("canvas"),
-layers = new Layers();
-[canvas.width, canvas.height] = this.image
-? [this.image.naturalWidth, this.image.naturalHeight]
-: [DEFAULT_SIDE, DEFAULT_SIDE];
-this.render(layers, canvas.width, canvas.height, false);
-this.mix(opacity, shown, canvas, layers);
-return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 }
 function loadImage(source) {
