@@ -69,14 +69,11 @@ class TopImages:
         for key in (self.means, self.values):  # stable, so the last key decides first
             order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
         order = order[:, :top]
-        return TopImages(*(torch.take_along_dim(each, _like(order, each), 1) for each in self._fields()))
+        wide = order[..., None]  # of cells and boxes, which have a third axis
+        return TopImages(*(each.take_along_dim(order if each.ndim == 2 else wide, 1) for each in self._fields()))
 
     def _fields(self) -> tuple[Tensor, ...]:
         return self.values, self.means, self.images, self.cells, self.boxes
-
-
-def _like(order: Tensor, tensor: Tensor) -> Tensor:
-    return order if tensor.ndim == 2 else order[..., None].expand(*order.shape, tensor.shape[2])
 
 
 @dataclass(frozen=True, eq=False)
