@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "saliscope" / "page"
 START = STATIC / "notebook" / "notebook.js"
+CONSTANTS = STATIC / "drawing" / "constants.js"
+"""Left out: explainers/display/figure.py writes these constants before the script."""
 SCRIPT = ROOT / "explainers" / "display" / "map.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.M)
 NAME = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function) (\w+)", re.M)
@@ -49,7 +51,7 @@ def _add(path: Path, modules: dict[Path, str]) -> None:
     """Add a module after those that it imports."""
     text = path.read_text(encoding="utf-8")
     for name in IMPORT.findall(text):
-        if (imported := (path.parent / name).resolve()) not in modules:
+        if (imported := (path.parent / name).resolve()) not in {CONSTANTS, *modules}:
             _add(imported, modules)
     modules[path] = text
 
