@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -187,16 +187,8 @@ class Step:
     """The operation in float64."""
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """A value of the pass: the sum that it starts from (None: it comes from the image), and the steps after it."""
-
-    value: float
-    sum: WeightedSum | None
-    steps: tuple[Step, ...]
-    ref: Ref
-    position: int
-    """Where the walk ended: the tensor, and the flat position there."""
+Walk = tuple[float, WeightedSum | None, tuple[Step, ...]]
+"""A value of the pass, the sum that it starts from (None: it comes from the image), and the steps after it."""
 
 
 def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> Walk:
@@ -223,7 +215,7 @@ def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> 
             kind, numbers, apply = found
             name = operation.name if kind == "activation" else ""
             steps.append(Step(kind, name, _value(recorder, ref, position), after, numbers, apply))
-    return Walk(value, total, tuple(reversed(steps)), ref, position)
+    return value, total, tuple(reversed(steps))
 
 
 def _before(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Found | None, Ref, int]:
@@ -308,32 +300,26 @@ _STEPS: dict[str, Callable[[Recorder, Operation, int], Found]] = {
 }
 
 
-class _Operand(NamedTuple):
-    value: float
-    ref: Ref | None = None
-    position: int = 0
-    order: tuple[bool, int, int] = (False, -1, 0)
-    """Whether it was computed in the pass, then its size and the number of its operation: the largest is followed."""
-
-
 def _binary(recorder: Recorder, operation: Operation, shape: torch.Size, position: int) -> tuple[Found, Ref, int]:
     """Return a sum or a product of two values: one that was computed is followed, the other is a number."""
-    operands = [_operand(recorder, each, shape, position) for each in operation.args[:2]]
-    followed = int(operands[1].order > operands[0].order)
-    own, other = operands[followed], operands[1 - followed].value
-    assert own.ref is not None, "one operand is a tensor of the pass"
+    given, index = operation.args[:2], unravel(position, shape)
+
+    def order(k: int) -> tuple[int, int]:
+        """Return the size and the number of the operation of a value that was computed: the largest is followed."""
+        if not isinstance(given[k], Ref):
+            return -1, 0
+        made = recorder.made_by(given[k])
+        return (0, 0) if made is None else (recorder.value(given[k]).numel(), made.number)
+
+    def position_in(ref: Ref) -> int:
+        sizes = recorder.value(ref).shape  # broadcast to the shape
+        return int(_flat([i % size for i, size in zip(index[len(index) - len(sizes) :], sizes, strict=True)], sizes))
+
+    followed = max(0, 1, key=order)
+    own, other = given[followed], given[1 - followed]
+    added = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
     sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
-    return _arithmetic(operation.name, sign, followed, other), own.ref, own.position
-
-
-def _operand(recorder: Recorder, given: Any, shape: torch.Size, position: int) -> _Operand:
-    if not isinstance(given, Ref):
-        return _Operand(float(given))
-    tensor, made = recorder.value(given), recorder.made_by(given)
-    numbers: Tensor = torch.arange(tensor.numel()).reshape(tensor.shape).expand(shape)
-    at = int(numbers.reshape(-1)[position])
-    order = (False, 0, 0) if made is None else (True, tensor.numel(), made.number)
-    return _Operand(_value(recorder, given, at), given, at, order)
+    return _arithmetic(operation.name, sign, followed, added), own, position_in(own)
 
 
 def _arithmetic(name: str, sign: float, followed: int, other: float) -> Found:
