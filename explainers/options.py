@@ -196,6 +196,28 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def check_whole(least: int, **values: Any) -> None:
+    """Check options by name that are integers of at least `least`.
+
+    Errors   BadOption
+    """
+    for name, value in values.items():
+        number = whole_number(value)
+        if number is None or number < least:
+            raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
+
+
+def check_finite(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> None:
+    """Check an option that is a finite number, above a limit or of at least some value.
+
+    Errors   BadOption
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value <= above or value < least:
+        bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
+        raise BadOption(f"{name}={shorten(value)} is not valid. Give a finite number{bound}.")
+
+
 def whole_numbers(values: Any) -> tuple[int, ...] | None:
     """Return a list, tuple, range, or one-dimensional array or tensor as ints; None for anything else."""
     if hasattr(values, "dtype") and hasattr(values, "tolist"):  # an array of NumPy or of another library

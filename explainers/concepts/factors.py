@@ -23,7 +23,7 @@ from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
-from explainers.options import LayerName, check_keywords, whole_number
+from explainers.options import LayerName, check_keywords, check_whole, whole_number
 from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
@@ -357,10 +357,8 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
     """
     if settings["method"] not in METHODS:
         raise BadOption(f"method={shorten(settings['method'])} is not valid. Choose one of {', '.join(METHODS)}.")
-    for name in ("k", "active", "epochs", "seed"):
-        value, least = whole_number(settings[name]), 0 if name == "seed" else 1
-        if value is None or value < least:
-            raise BadOption(f"{name}={shorten(settings[name])} is not valid. Give an integer of at least {least}.")
+    check_whole(1, k=settings["k"], active=settings["active"], epochs=settings["epochs"])
+    check_whole(0, seed=settings["seed"])
     check_resume(resume, Concepts, "find_concepts", settings)
 
 

@@ -25,6 +25,7 @@ from explainers.errors import (
     LayerNotFound,
     NoSpatialOutput,
     UnsupportedModel,
+    check_type,
     shorten,
     wrong_type,
 )
@@ -33,7 +34,7 @@ from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import did_not_run
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import receptive_fields
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_keywords, check_whole, whole_numbers
 from explainers.targets import Target
 
 Batch = Tensor | tuple[Tensor, Sequence[int] | Tensor]
@@ -216,9 +217,7 @@ def index_units(
         torch.Size([512, 1])
     """
     names = _checked_layers(layers)
-    for option, value in (("top", top), ("batch_size", batch_size)):
-        if (whole_number(value) or 0) < 1:
-            raise BadOption(f"{option}={shorten(value)} is not valid. Give a whole number of at least 1.")
+    check_whole(1, top=top, batch_size=batch_size)
     if isinstance(effects, (bool, list, tuple, Tensor)) or (isinstance(effects, str) and effects != PREDICTED):
         raise BadOption(f"effects={shorten(effects)} is not valid. Give the index of a class, 'predicted' or a Target.")
     check_progress(progress, "an IndexedBatch")
@@ -252,12 +251,10 @@ def _read(images: Tensor | Iterable[Batch], size: int) -> Iterator[tuple[Tensor,
     Errors   WrongType, BadImages
     """
     count = 0
-    if not isinstance(images, Iterable):
-        raise wrong_type("images", images, "a tensor [N, C, H, W], or an iterable of batches")
+    check_type("images", images, Iterable, "a tensor [N, C, H, W], or an iterable of batches")
     for given in [images] if isinstance(images, Tensor) else images:
         batch, positions = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-        if not isinstance(batch, Tensor):
-            raise wrong_type("A batch of images", batch, "a tensor [N, C, H, W], or a tuple (tensor, positions)")
+        check_type("A batch of images", batch, Tensor, "a tensor [N, C, H, W], or a tuple (tensor, positions)")
         if batch.ndim != 4:
             raise BadImages(f"A batch of images has shape {tuple(batch.shape)}. Give images [N, C, H, W].")
         numbers = range(count, count + len(batch)) if positions is None else whole_numbers(positions)

@@ -20,7 +20,7 @@ from explainers.derived_targets import LayerTarget, Unit
 from explainers.display.display import Display, Displayed, image_address, paragraphs
 from explainers.errors import BadOption, BadTarget, check_type, no_module, shorten
 from explainers.maps.arrays import pixels, to_pillow
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_finite, check_keywords, whole_number, whole_numbers
 from explainers.rules.rectifiers.before_activation import BeforeActivation
 from explainers.targets import Target, as_target
 
@@ -265,8 +265,7 @@ def _check_settings(settings: dict[str, Any], steps: int, target: Any, resume: F
         number = whole_number(value)
         if number is None or not least <= number < 2**31:
             raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
-    if not isinstance(settings["diversity"], (int, float)) or not 0 <= settings["diversity"] < float("inf"):
-        raise BadOption(f"diversity={shorten(settings['diversity'])} is not valid. Give a number of at least 0.")
+    check_finite("diversity", settings["diversity"], least=0)
     if len(settings["mean"]) != len(settings["std"]):
         raise BadOption("mean and std have different numbers of channels. Give one number for each channel in both.")
     check_type("transform", settings["transform"], Transform, "Transform(jitter, rotate, scale)")

@@ -29,7 +29,7 @@ from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
 from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
-from explainers.options import Baseline
+from explainers.options import Baseline, check_whole
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place
@@ -122,8 +122,7 @@ def smooth(
     count = len(baselines) if baselines is not None else _SAMPLES if samples is None else samples
     if baselines is not None and samples not in (None, count):
         raise BadOption(f"samples={shorten(samples)} does not match {count} baselines. Omit samples.")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
+    check_whole(1, samples=count)
     kind = Augment() if augment is True else augment or None
 
     @torch.inference_mode(False)

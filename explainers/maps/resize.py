@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, WrongType, kind_of, shorten, wrong_type
+from explainers.errors import BadOption, check_type, shorten
 from explainers.options import check_keywords, whole_numbers
 from explainers.placement import Placement, Placements, place
 
@@ -166,8 +166,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
         tensor([1.], dtype=torch.float64)
     """
     for name, maps in (("a", a), ("b", b)):
-        if not isinstance(maps, Tensor):
-            raise wrong_type(name, maps, "a tensor of maps [N, ...]")
+        check_type(name, maps, Tensor, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
@@ -264,8 +263,7 @@ def fuse(
         >>> fuse(maps, "product").shape
         torch.Size([1, 14, 14])
     """
-    if not isinstance(maps, (Mapping, Sequence)):
-        raise WrongType(f"maps is {kind_of(maps)}. Give a mapping or a list of maps [N, h, w].")
+    check_type("maps", maps, (Mapping, Sequence), "a mapping or a list of maps [N, h, w]")
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in FUSIONS:
         raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(FUSIONS)}.")

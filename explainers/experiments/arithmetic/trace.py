@@ -19,7 +19,7 @@ from explainers.experiments.arithmetic.recording import Recorder, unravel
 from explainers.experiments.arithmetic.sums import Step, WeightedSum, walk
 from explainers.experiments.interventions.changes import check_cell, position_numbers
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.options import LayerName, check_keywords, whole_number
+from explainers.options import LayerName, check_keywords, check_whole, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,7 @@ def trace_value(
         ('convolution', True)
     """
     _check_one(model, image)
-    if whole_number(path) is None or path < 0:
-        raise BadOption(f"path={shorten(path)} is not valid. Give the number of sums on the path, 0 for none.")
+    check_whole(0, path=path)
     model = model if forward is None else wrap_forward(model, forward, image)
     with open_run(model, image) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False)
