@@ -462,14 +462,6 @@ context.globalAlpha = opacity;
 context.drawImage(layers.drawn, 0, 0, width, height);
 context.restore();
 }
-drawImage() {
-this.schedule(null);
-this.rendering = null;
-if (!this.image) return;
-const context = this.canvas.getContext("2d");
-[context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
-context.drawImage(this.image, 0, 0, this.canvas.width, this.canvas.height);
-}
 }
 function loadImage(source) {
 return new Promise((resolve) => {
@@ -479,28 +471,11 @@ image.onerror = () => resolve(null);
 image.src = source;
 });
 }
-function roundUp(value) {
-const power = 10 ** Math.floor(Math.log10(value));
-return power * ([1, 2, 5].find((factor) => factor * power >= value * (1 - 1e-9)) || 10);
-}
-function roundTicks(low, high, most = 5) {
-if (!(high > low) || !Number.isFinite(high - low)) return [];
-const step = roundUp((high - low) / most),
-first = Math.ceil(low / step - 1e-9),
-last = Math.floor(high / step + 1e-9);
-return Array.from({ length: last - first + 1 }, (_, k) => {
-const value = Number(((first + k) * step).toPrecision(12));
-return { value: value || 0, at: (value - low) / (high - low) };
-});
-}
-function ticksOf({ low, high, clipped, colors }) {
-const ticks = roundTicks(low, high).map(({ value, at }) => ({ text: formatValue(value), at }));
-const isFar = ({ at }) => at > 0.14 && at < 0.86;
-const ends = [
+function endTicks({ low, high, clipped, colors }) {
+return [
 { text: `${clipped && colors === "signed" ? "≤ " : ""}${formatValue(low)}`, at: 0 },
 { text: `${clipped ? "≥ " : ""}${formatValue(high)}`, at: 1 },
 ];
-return [ends[0], ...ticks.filter(isFar), ends[1]];
 }
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
@@ -577,8 +552,8 @@ const { low, high } = this.rendering;
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
 drawBar(this.bar, this.rendering);
-const ticks = ticksOf(this.rendering);
-const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+const ticks = endTicks(this.rendering);
+const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
 this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
 this.paint();
