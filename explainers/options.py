@@ -207,15 +207,22 @@ def check_whole(least: int, **values: Any) -> None:
             raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
 
 
-def check_finite(name: str, value: Any, *, above: float = -math.inf, least: float = -math.inf) -> None:
-    """Check an option that is a finite number, above a limit or of at least some value.
+def check_finite(
+    name: str,
+    value: Any,
+    form: str = "a finite number",
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """Check an option that is a finite number, `above` a limit, of at `least` or `most` some value; `form` says so.
 
     Errors   BadOption
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value <= above or value < least:
-        bound = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
-        raise BadOption(f"{name}={shorten(value)} is not valid. Give a finite number{bound}.")
+    if not is_number or value <= above or not least <= value <= most:
+        raise BadOption(f"{name}={shorten(value)} is not valid. Give {form}.")
 
 
 def whole_numbers(values: Any) -> tuple[int, ...] | None:

@@ -265,7 +265,7 @@ def _check_settings(settings: dict[str, Any], steps: int, target: Any, resume: F
         number = whole_number(value)
         if number is None or not least <= number < 2**31:
             raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
-    check_finite("diversity", settings["diversity"], least=0)
+    check_finite("diversity", settings["diversity"], "a number of at least 0", least=0)
     if len(settings["mean"]) != len(settings["std"]):
         raise BadOption("mean and std have different numbers of channels. Give one number for each channel in both.")
     check_type("transform", settings["transform"], Transform, "Transform(jitter, rotate, scale)")

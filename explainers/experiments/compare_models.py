@@ -149,7 +149,7 @@ def compare_models(
     check_images(model_b, images_b)
     if len(images) != len(images_b):
         raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
-    check_finite("tolerance", tolerance, least=0)
+    check_finite("tolerance", tolerance, "a number of at least 0", least=0)
     chosen = find(method)
     if not chosen.gives_map:
         raise BadOption(f"{chosen.name} does not return maps. Choose a method such as grad_cam.")

@@ -21,8 +21,7 @@ from explainers.explanation.figures import MOST, display_maps, report
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.findings import Finding, scatter_rows
 from explainers.maps.arrays import one_for_each
-from explainers.maps.frames import overlay_frames
-from explainers.maps.overlays import overlay
+from explainers.maps.overlays import overlay, overlay_frames
 from explainers.maps.resize import resize
 from explainers.options import check_whole
 from explainers.placement import Placement, Placements, join_placements, spread_placements

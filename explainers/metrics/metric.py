@@ -49,7 +49,7 @@ class Measurement:
         return replace(self, values=values, reasons={**self.reasons, **dict.fromkeys(indices, reason)})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric: its name and title, the unit and the better direction of its values, and its requirements.
 
@@ -66,15 +66,15 @@ class Metric:
     source: str
     unit: str
     higher: bool | None
-    score: str = ""
-    reruns: bool = False
-    region: bool = False
-    videos: bool = True
-    controls: bool = True
-    curve: bool = False
+    score: str
+    reruns: bool
+    region: bool
+    videos: bool
+    controls: bool
+    curve: bool
     summary: str
-    factor_free: Callable[[Mapping[str, Any]], bool] = field(default=lambda options: True, repr=False)
-    forwards: Callable[[Mapping[str, Any]], int] = field(default=lambda options: 0, repr=False)
+    factor_free: Callable[[Mapping[str, Any]], bool] = field(repr=False)
+    forwards: Callable[[Mapping[str, Any]], int] = field(repr=False)
     function: Callable[..., Measurement | Tensor] = field(repr=False)
     options: dict[str, Option] = field(repr=False)
 
@@ -108,17 +108,21 @@ METRICS: dict[str, Metric] = {}
 Formula = Callable[..., "Measurement | Tensor"]
 
 
+_DEFAULTS: dict[str, Any] = {"score": "", "reruns": False, "region": False, "videos": True, "controls": True}
+_DEFAULTS |= {"curve": False, "factor_free": lambda options: True, "forwards": lambda options: 0}
+
+
 def metric(**declared: Any) -> Callable[[Formula], Formula]:
     """Register a formula `(trial, **options) -> values [R]`, or `Measurement`, in METRICS.
 
-    The keywords are fields of `Metric`: title, question, source, unit, higher, and those that differ from the defaults.
+    The keywords are fields of `Metric`: title, question, source, unit, higher, and those that differ from `_DEFAULTS`.
     Options are keywords with an `Annotated` range or choice, like those of methods.
     """
 
     def register(function: Formula) -> Formula:
         name, summary = function.__name__, (inspect.getdoc(function) or "").partition("\n")[0]
         own = {"name": name, "summary": summary, "function": function, "options": options_of(function)}
-        METRICS[name] = Metric(**declared, **own)
+        METRICS[name] = Metric(**_DEFAULTS | declared | own)
         return function
 
     return register

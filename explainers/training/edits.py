@@ -84,7 +84,7 @@ def clip_gradients(
         )
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
-            check_finite(name, limit, above=0)
+            check_finite(name, limit, "a finite number above 0", above=0)
     call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
     instead = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
     instead += f", or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else "."
@@ -220,7 +220,7 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Sca
         >>> round(model.fc.bias.grad.std().item(), 2)
         0.01
     """
-    check_finite("std", std, least=0)
+    check_finite("std", std, "a finite number of at least 0", least=0)
     scale = scale_of(scaler, "add_gradient_noise")
     edits: Edits = {}
     instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."

@@ -63,7 +63,7 @@ class AddNoise:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_finite("std", self.std, least=0)
+        check_finite("std", self.std, "a number of at least 0", least=0)
         check_whole(0, seed=self.seed)
 
     def __call__(self, values: Tensor) -> Tensor:
