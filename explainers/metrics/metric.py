@@ -168,10 +168,6 @@ class Trial:
     metric: Metric | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
 
-    def of(self, metric: Metric) -> Trial:
-        """Return the same input for another metric."""
-        return replace(self, metric=metric)
-
     @property
     def images(self) -> Tensor:
         """The images [N, C, H, W]."""

@@ -226,7 +226,7 @@ class Evaluator:
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
             return Parts(found, names, len(trial.images), is_complete=False)
         loop.ended_early = False
-        found = metric(trial.of(metric), **self.options[metric.name])
+        found = metric(replace(trial, metric=metric), **self.options[metric.name])
         return Parts(found, names, len(trial.images), is_complete=found.is_complete and not loop.ended_early)
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
