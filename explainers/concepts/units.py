@@ -254,7 +254,8 @@ def _read(images: Tensor | Iterable[Batch], size: int) -> Iterator[tuple[Tensor,
     check_type("images", images, Iterable, "a tensor [N, C, H, W], or an iterable of batches")
     for given in [images] if isinstance(images, Tensor) else images:
         batch, positions = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
-        check_type("A batch of images", batch, Tensor, "a tensor [N, C, H, W], or a tuple (tensor, positions)")
+        if not isinstance(batch, Tensor):
+            raise wrong_type("A batch of images", batch, "a tensor [N, C, H, W], or a tuple (tensor, positions)")
         if batch.ndim != 4:
             raise BadImages(f"A batch of images has shape {tuple(batch.shape)}. Give images [N, C, H, W].")
         numbers = range(count, count + len(batch)) if positions is None else whole_numbers(positions)

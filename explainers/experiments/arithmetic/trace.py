@@ -156,8 +156,8 @@ def trace_attention(
             raise UnsupportedModel(f"Layer {layer!r} contains no attention. Attentions of this network: {known}.")
         weights = inside[0].weights
         rows = weights.reshape(-1, *weights.shape[-2:])
-        for (name, value), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
-            _check_number(name, value, count, layer)
+        for (name, number), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
+            _check_number(name, number, count, layer)
         position = (head * rows.shape[1] + query) * rows.shape[2] + key
         value, total, steps = walk(recorder, recorder.ref(weights), position, names)
         if total is None:
