@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, check_type, shorten
+from explainers.errors import BadOption, check_type, shorten, wrong_type
 from explainers.options import check_keywords, whole_numbers
 from explainers.placement import Placement, Placements, place
 
@@ -166,7 +166,8 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
         tensor([1.], dtype=torch.float64)
     """
     for name, maps in (("a", a), ("b", b)):
-        check_type(name, maps, Tensor, "a tensor of maps [N, ...]")
+        if not isinstance(maps, Tensor):
+            raise wrong_type(name, maps, "a tensor of maps [N, ...]")
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
