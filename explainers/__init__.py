@@ -85,8 +85,7 @@ from explainers.layers.center_fields import center_receptive_fields
 from explainers.layers.layer import Layer
 from explainers.maps.boxes import Region, regions
 from explainers.maps.color_maps import color_map
-from explainers.maps.frames import overlay_frames
-from explainers.maps.overlays import overlay
+from explainers.maps.overlays import overlay, overlay_frames
 from explainers.maps.resize import fuse, rank_correlation, resize
 from explainers.methods import *  # noqa: F403
 from explainers.methods.cams.activation_cams import Factors, feature_factors

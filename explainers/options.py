@@ -196,6 +196,35 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def check_whole(least: int, **values: Any) -> None:
+    """Check options by name that are integers of at least `least`.
+
+    Errors   BadOption
+    """
+    for name, value in values.items():
+        number = whole_number(value)
+        if number is None or number < least:
+            raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
+
+
+def check_finite(
+    name: str,
+    value: Any,
+    form: str = "a finite number",
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> None:
+    """Check an option that is a finite number, `above` a limit, of at `least` or `most` some value; `form` says so.
+
+    Errors   BadOption
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value <= above or not least <= value <= most:
+        raise BadOption(f"{name}={shorten(value)} is not valid. Give {form}.")
+
+
 def whole_numbers(values: Any) -> tuple[int, ...] | None:
     """Return a list, tuple, range, or one-dimensional array or tensor as ints; None for anything else."""
     if hasattr(values, "dtype") and hasattr(values, "tolist"):  # an array of NumPy or of another library

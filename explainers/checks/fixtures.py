@@ -80,35 +80,35 @@ class TinyTransformer(nn.Module):
         return scores
 
 
-def tiny(channels: int = 3) -> Tiny:
-    """Return the network in eval mode with fixed weights and non-trivial batch-norm statistics.
-
-    The global random generators do not change.
-    """
-    with _fixed_weights():
-        model = Tiny(channels).eval()
-        for name, tensor in model.state_dict().items():
-            if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
-                tensor.copy_(0.2 * torch.randn(tensor.shape))
-        _center_scores(model, model.head, channels)
-    return model
-
-
-def tiny_transformer(channels: int = 3) -> TinyTransformer:
-    """Return the transformer in eval mode with fixed weights. The global random generators do not change."""
-    with _fixed_weights():
-        model = TinyTransformer(channels).eval()
-        for parameter in model.parameters():
-            parameter.add_(0.4 * torch.randn(parameter.shape))
-        _center_scores(model, model.head, channels)
-    return model
-
-
 @contextmanager
 def _fixed_weights() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         yield
+
+
+@_fixed_weights()
+def tiny(channels: int = 3) -> Tiny:
+    """Return the network in eval mode with fixed weights and non-trivial batch-norm statistics.
+
+    The global random generators do not change.
+    """
+    model = Tiny(channels).eval()
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("running_mean", "norm.bias", "norm2.bias", "stage.1.bias")):
+            tensor.copy_(0.2 * torch.randn(tensor.shape))
+    _center_scores(model, model.head, channels)
+    return model
+
+
+@_fixed_weights()
+def tiny_transformer(channels: int = 3) -> TinyTransformer:
+    """Return the transformer in eval mode with fixed weights. The global random generators do not change."""
+    model = TinyTransformer(channels).eval()
+    for parameter in model.parameters():
+        parameter.add_(0.4 * torch.randn(parameter.shape))
+    _center_scores(model, model.head, channels)
+    return model
 
 
 def _center_scores(model: nn.Module, head: nn.Linear, channels: int) -> None:

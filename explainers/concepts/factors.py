@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from explainers.call.at_layer import SuffixBatch, activation_and_score, suffix_batches
-from explainers.call.current import check_images, outside_call
+from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
-from explainers.call.loop import Partial, Progress
-from explainers.call.run import Run, open_run
+from explainers.call.loop import Progress
+from explainers.call.run import open_run
 from explainers.concepts.dictionaries import Dictionary, Fit, PcaFit
 from explainers.concepts.features import collect
 from explainers.concepts.nmf import NmfFit
-from explainers.concepts.resuming import check_resume
+from explainers.concepts.resuming import check_resume, report_part
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
-from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
-from explainers.options import LayerName, check_keywords, whole_number
+from explainers.options import LayerName, check_keywords, check_whole, whole_number
 from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
@@ -160,14 +158,13 @@ class Concepts(Displayed):
         and `budget` are as in the methods; concepts that are not reached have an effect of 0.
         """
         factors = 1 - torch.eye(len(self))
-        scores = self._scores(images, target, factors, {"progress": progress, "budget": budget})
-        return (scores[:, :1] - scores[:, 1:]).nan_to_num()
+        scores, found = self._variants(images, target, factors, progress, budget)
+        return (scores[:, None] - found).nan_to_num()
 
     def class_effects(self, images: Tensor, *, progress: Progress | None = None, budget: float | None = None) -> Tensor:
         """Return the mean effect of each concept on the score of each class, [k, classes], as `effects` does."""
         factors = torch.cat([torch.ones(1, len(self)), 1 - torch.eye(len(self))])
-        with self._at_layer(images, None, {"progress": progress, "budget": budget}) as (run, layout, _):
-            found = _run_variants(run, layout, self.dictionary, factors, SuffixBatch.class_scores)
+        _, found = self._variants(images, None, factors, progress, budget, SuffixBatch.class_scores)
         return (found[:, :1] - found[:, 1:]).mean(0).nan_to_num()
 
     def predicted_effects(self, images: Tensor, target: TargetLike = None) -> Tensor:
@@ -197,7 +194,7 @@ class Concepts(Displayed):
         Source   Fel et al. 2023 (CRAFT), section 3.3, arXiv:2211.10154; Jansen 1999
         """
         designs = sobol_designs(samples, len(self), seed)
-        scores = self._scores(images, target, designs, {"progress": progress, "budget": budget})[:, 1:]
+        _, scores = self._variants(images, target, designs, progress, budget)
         reached = ~scores.isnan().any(0)
         return torch.stack([total_indices(row[reached].cpu(), len(self)).nan_to_num() for row in scores]).to(images)
 
@@ -212,20 +209,37 @@ class Concepts(Displayed):
             f"{self.cells:,} cells of {self.images:,} image{'s' * (self.images != 1)} explained{stopped})"
         )
 
-    def _scores(self, images: Tensor, target: TargetLike, factors: Tensor, cost: dict[str, Any]) -> Tensor:
-        """Return the scores of images, and with concepts scaled by each row of factors [M, k], [N, 1 + M]."""
-        with self._at_layer(images, target, cost) as (run, layout, clean):
-            found = _run_variants(run, layout, self.dictionary, factors, SuffixBatch.values)
-        return torch.cat([clean[:, None], found], 1)
+    def _variants(
+        self,
+        images: Tensor,
+        target: TargetLike,
+        factors: Tensor,
+        progress: Progress | None,
+        budget: float | None,
+        read: Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor] = SuffixBatch.values,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scores [N] of images, and with concepts scaled by each row of factors [M, k], [N, M].
 
-    @contextmanager
-    def _at_layer(
-        self, images: Tensor, target: TargetLike, cost: dict[str, Any]
-    ) -> Iterator[tuple[Run, LayerLayout, Tensor]]:
+        `read` may return something else than the score for each variant. Rows that were not reached are NaN.
+        """
         check_images(self.model, images)
-        with open_run(self.model, images, target, cost=cost) as run:
+        with open_run(self.model, images, target, cost={"progress": progress, "budget": budget}) as run:
             layout, _, scores = activation_and_score(run, self.layer)
-            yield run, layout, scores
+            axis, branches = layout.channel_axis, suffix_batches(run, layout)
+            parts: list[dict[int, Tensor]] = [{} for _ in branches]
+
+            def work(rows: range) -> None:
+                def edit(copies: Tensor) -> Tensor:  # all copies are equal
+                    cells = copies[:1].movedim(axis, -1)
+                    return self.dictionary.scaled(cells, factors[rows.start : rows.stop]).movedim(-1, axis).to(copies)
+
+                for branch, found in zip(branches, parts, strict=True):
+                    found[rows.start] = read(branch, edit, len(rows))
+
+            done = run.loop.run(len(factors), run.loop.suffix_rows(), work, lambda: images.new_zeros(0))
+        whole = torch.stack([torch.cat(list(found.values())) for found in parts])
+        rest = whole.new_full((len(whole), len(factors) - done, *whole.shape[2:]), torch.nan)
+        return scores, torch.cat([whole, rest], 1)
 
     def _cells(self, features: Tensor) -> Tensor:
         """Return features [N, K, h, w] as [N, h, w, K].
@@ -308,12 +322,9 @@ def find_concepts(
     settings = {"k": k, "method": method, "active": active, "epochs": epochs, "seed": seed}
     _check_settings(settings, resume)
     model = model if forward is None else wrap_forward(model, forward, images)
-    loop = {"batch_size": batch_size, "budget": budget, "progress": progress}
+    loop = {"batch_size": batch_size, "budget": budget, "progress": report_part(progress, 0.0, 0.5)}
     with open_run(model, images[:2], cost=loop) as run:
         layout = run.layer_layout(layer)
-        report, run.loop.progress = run.loop.progress, None
-        if report is not None:
-            run.loop.progress = _in_part(report, 0.0, 0.5)
         most = _NMF_CELLS if method == "nmf" else _NUMBERS
         cells = collect(run, layout, images, _cell_picker(len(images), most, seed))
         if len(cells) < max(2, k):
@@ -324,8 +335,7 @@ def find_concepts(
                 "another layer, or give images for which it is active."
             )
         fit = _fit_of(cells, settings, None if resume is None else resume.state["fit"])
-        if report is not None:
-            run.loop.progress = _in_part(report, 0.5, 1.0)
+        run.loop.progress = report_part(progress, 0.5, 1.0)
         done = fit.done
 
         def work(_: range) -> bool:
@@ -347,10 +357,8 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
     """
     if settings["method"] not in METHODS:
         raise BadOption(f"method={shorten(settings['method'])} is not valid. Choose one of {', '.join(METHODS)}.")
-    for name in ("k", "active", "epochs", "seed"):
-        value, least = whole_number(settings[name]), 0 if name == "seed" else 1
-        if value is None or value < least:
-            raise BadOption(f"{name}={shorten(settings[name])} is not valid. Give an integer of at least {least}.")
+    check_whole(1, k=settings["k"], active=settings["active"], epochs=settings["epochs"])
+    check_whole(0, seed=settings["seed"])
     check_resume(resume, Concepts, "find_concepts", settings)
 
 
@@ -377,41 +385,3 @@ def _cell_picker(count: int, most_cells: int, seed: int) -> Callable[[Tensor], T
         return cells.flatten(0, 1)
 
     return pick
-
-
-def _in_part(progress: Progress, start: float, end: float) -> Progress:
-    """Return a function that reports a part of the work, from the fraction `start` of the whole to `end`."""
-
-    def report(partial: Partial) -> Any:
-        map = partial.map if partial.map is not None and partial.map.numel() else None
-        with outside_call():
-            return progress(replace(partial, fraction=start + (end - start) * partial.fraction, map=map))
-
-    return report
-
-
-def _run_variants(
-    run: Run,
-    layout: LayerLayout,
-    dictionary: Dictionary,
-    factors: Tensor,
-    read: Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor],
-) -> Tensor:
-    """Return what `read` returns for each image with concepts scaled by each row of factors [M, k], [N, M, ...].
-
-    Rows that were not reached are NaN.
-    """
-    loop, axis, branches = run.loop, layout.channel_axis, suffix_batches(run, layout)
-    parts: list[dict[int, Tensor]] = [{} for _ in branches]
-
-    def work(rows: range) -> None:
-        def edit(copies: Tensor) -> Tensor:  # all copies are equal
-            cells = copies[:1].movedim(axis, -1)
-            return dictionary.scaled(cells, factors[rows.start : rows.stop]).movedim(-1, axis).to(copies)
-
-        for branch, found in zip(branches, parts, strict=True):
-            found[rows.start] = read(branch, edit, len(rows))
-
-    done = loop.run(len(factors), loop.suffix_rows(), work, lambda: run.images.new_zeros(0))
-    whole = torch.stack([torch.cat(list(found.values())) for found in parts])
-    return torch.cat([whole, whole.new_full((len(whole), len(factors) - done, *whole.shape[2:]), torch.nan)], 1)

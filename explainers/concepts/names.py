@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from explainers.dtypes import to_float64
-from explainers.errors import BadOption, shorten, wrong_type
+from explainers.errors import BadOption, check_type, shorten
 from explainers.options import check_keywords, whole_number
 
 NORMAL = 1.959964
@@ -99,8 +99,7 @@ def _checked_names(activations: Tensor, labels: Labels) -> list[frozenset[str]]:
 
     Errors   WrongType, BadOption
     """
-    if not isinstance(activations, Tensor):
-        raise wrong_type("activations", activations, "a tensor [N, K]")
+    check_type("activations", activations, Tensor, "a tensor [N, K]")
     if activations.ndim != 2 or not bool(activations.isfinite().all()):
         raise BadOption(f"activations is {shorten(activations)}. Give finite values [N, K], one row for each image.")
     if isinstance(labels, str) or not isinstance(labels, Sequence) or len(labels) != len(activations):

@@ -91,7 +91,8 @@ class NmfFit(Fit):
         if is_start and sweep == 0:
             self.codes, self.factors = self._initial(start)
         before = self.codes.clone()
-        self._sweep(self.codes, self.factors)
+        update_columns(self.codes, self.rows @ self.factors.T, self.factors @ self.factors.T)
+        update_columns(self.factors.T, self.rows.T @ self.codes, self.codes.T @ self.codes)
         self.change = float((self.codes - before).norm()) / max(float(before.norm()), 1e-300)
         self.done += 1
         if is_start and sweep == _SHORT - 1:
@@ -118,10 +119,6 @@ class NmfFit(Fit):
         if is_last:
             self.codes, self.factors = (each.clone() for each in self.best)
             self.best = self.codes[:0], self.factors
-
-    def _sweep(self, codes: Tensor, factors: Tensor) -> None:
-        update_columns(codes, self.rows @ factors.T, factors @ factors.T)
-        update_columns(factors.T, self.rows.T @ codes, codes.T @ codes)
 
     @property
     def _shown(self) -> Tensor:

@@ -1,9 +1,12 @@
-"""Results that continue an earlier one that was stopped."""
+"""Long fits: how they report, and results that continue an earlier one that was stopped."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from explainers.call.current import outside_call
+from explainers.call.loop import Partial, Progress, check_progress
 from explainers.errors import BadOption, check_type
 
 
@@ -20,3 +23,22 @@ def check_resume(resume: Any, kind: type, function: str, settings: dict[str, Any
         raise BadOption(
             f"The result to continue was computed with another {' and '.join(other)}. Give the same arguments."
         )
+
+
+def report_part(progress: Progress | None, start: float = 0.0, end: float = 1.0) -> Progress | None:
+    """Return a function that reports a part of the work, from the fraction `start` of the whole to `end`.
+
+    The caller's function, if there is one, runs outside of this call.
+
+    Errors   BadOption
+    """
+    check_progress(progress)
+    if progress is None:
+        return None
+
+    def report(partial: Partial) -> Any:
+        map = partial.map if partial.map is not None and partial.map.numel() else None
+        with outside_call():
+            return progress(replace(partial, fraction=start + (end - start) * partial.fraction, map=map))
+
+    return report

@@ -16,8 +16,8 @@ from explainers.concepts.features import collect
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.dtypes import to_cpu_float64
-from explainers.errors import BadOption, BadTarget, check_type, shorten
-from explainers.options import LayerName, check_keywords, whole_number
+from explainers.errors import BadOption, BadTarget, check_type
+from explainers.options import LayerName, check_keywords, check_whole
 from explainers.students_t import t_tail
 from explainers.targets import TargetLike
 
@@ -107,8 +107,7 @@ def tcav(
         True
     """
     check_images(model, images)
-    if whole_number(comparisons) is None or comparisons < 1:
-        raise BadOption(f"comparisons={shorten(comparisons)} is not valid. Give an integer of at least 1.")
+    check_whole(1, comparisons=comparisons)
     model = model if forward is None else wrap_forward(model, forward, images)
     sets = _sets_of(random_images, concept_images)
     (at,) = activations_and_gradients_of(model, images, [layer], target).values()

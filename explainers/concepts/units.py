@@ -24,6 +24,7 @@ from explainers.errors import (
     LayerNotFound,
     NoSpatialOutput,
     UnsupportedModel,
+    check_type,
     shorten,
     wrong_type,
 )
@@ -32,7 +33,7 @@ from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import did_not_run, single_tensor
 from explainers.layers.layout import LayerLayout
 from explainers.layers.receptive import receptive_fields
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_keywords, check_whole, whole_numbers
 from explainers.targets import Target
 
 Batch = Tensor | tuple[Tensor, Sequence[int] | Tensor]
@@ -68,14 +69,11 @@ class TopImages:
         for key in (self.means, self.values):  # stable, so the last key decides first
             order = order.gather(1, key.gather(1, order).argsort(dim=1, descending=True, stable=True))
         order = order[:, :top]
-        return TopImages(*(torch.take_along_dim(each, _like(order, each), 1) for each in self._fields()))
+        wide = order[..., None]  # of cells and boxes, which have a third axis
+        return TopImages(*(each.take_along_dim(order if each.ndim == 2 else wide, 1) for each in self._fields()))
 
     def _fields(self) -> tuple[Tensor, ...]:
         return self.values, self.means, self.images, self.cells, self.boxes
-
-
-def _like(order: Tensor, tensor: Tensor) -> Tensor:
-    return order if tensor.ndim == 2 else order[..., None].expand(*order.shape, tensor.shape[2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +216,7 @@ def index_units(
         torch.Size([512, 1])
     """
     names = _checked_layers(layers)
-    for option, value in (("top", top), ("batch_size", batch_size)):
-        if (whole_number(value) or 0) < 1:
-            raise BadOption(f"{option}={shorten(value)} is not valid. Give a whole number of at least 1.")
+    check_whole(1, top=top, batch_size=batch_size)
     if isinstance(effects, (bool, list, tuple, Tensor)) or (isinstance(effects, str) and effects != PREDICTED):
         raise BadOption(f"effects={shorten(effects)} is not valid. Give the index of a class, 'predicted' or a Target.")
     check_progress(progress, "an IndexedBatch")
@@ -254,8 +250,7 @@ def _read(images: Tensor | Iterable[Batch], size: int) -> Iterator[tuple[Tensor,
     Errors   WrongType, BadImages
     """
     count = 0
-    if not isinstance(images, Iterable):
-        raise wrong_type("images", images, "a tensor [N, C, H, W], or an iterable of batches")
+    check_type("images", images, Iterable, "a tensor [N, C, H, W], or an iterable of batches")
     for given in [images] if isinstance(images, Tensor) else images:
         batch, positions = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(batch, Tensor):

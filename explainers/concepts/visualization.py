@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.call.current import check_images, outside_call
-from explainers.call.loop import Partial, Progress, check_progress
+from explainers.call.current import check_images
+from explainers.call.loop import Progress
 from explainers.call.run import Run, open_run
 from explainers.concepts.image_parameters import Pixels, Transform, magnitude_of, natural_magnitude
-from explainers.concepts.resuming import check_resume
+from explainers.concepts.resuming import check_resume, report_part
 from explainers.derived_targets import LayerTarget, Unit
 from explainers.display.display import Display, Displayed, image_address, paragraphs
 from explainers.errors import BadOption, BadTarget, check_type, no_module, shorten
 from explainers.maps.arrays import pixels, to_pillow
-from explainers.options import LayerName, check_keywords, whole_number, whole_numbers
+from explainers.options import LayerName, check_finite, check_keywords, whole_number, whole_numbers
 from explainers.rules.rectifiers.before_activation import BeforeActivation
 from explainers.targets import Target, as_target
 
@@ -136,7 +136,6 @@ def feature_visualization(
         torch.Size([1, 3, 64, 64])
     """
     weight = _weight_of(model)
-    check_progress(progress)
     settings = {
         "size": whole_numbers(size), "images": images, "image": image, "decorrelate": decorrelate, "seed": seed,
         "transform": transform, "diversity": diversity, "mean": _floats("mean", mean), "std": _floats("std", std),
@@ -146,7 +145,7 @@ def feature_visualization(
     kind = _pixels_of(settings, natural_images, weight.device)
     ascent = _Ascent(kind, settings, weight, None if resume is None else resume.state)
     with ExitStack() as stack:
-        cost = {"progress": None if progress is None else _shielded(progress), "budget": budget}
+        cost = {"progress": report_part(progress), "budget": budget}
         first = ascent.normalized(ascent.shown())
         check_images(model, first)
         visible = target
@@ -266,8 +265,7 @@ def _check_settings(settings: dict[str, Any], steps: int, target: Any, resume: F
         number = whole_number(value)
         if number is None or not least <= number < 2**31:
             raise BadOption(f"{name}={shorten(value)} is not valid. Give an integer of at least {least}.")
-    if not isinstance(settings["diversity"], (int, float)) or not 0 <= settings["diversity"] < float("inf"):
-        raise BadOption(f"diversity={shorten(settings['diversity'])} is not valid. Give a number of at least 0.")
+    check_finite("diversity", settings["diversity"], "a number of at least 0", least=0)
     if len(settings["mean"]) != len(settings["std"]):
         raise BadOption("mean and std have different numbers of channels. Give one number for each channel in both.")
     check_type("transform", settings["transform"], Transform, "Transform(jitter, rotate, scale)")
@@ -295,13 +293,3 @@ def _pixels_of(settings: dict[str, Any], natural_images: Tensor | None, device: 
                 )
             magnitude = magnitude_of(natural_images.to(device), decorrelate)
     return Pixels(size, channels, decorrelate, magnitude)
-
-
-def _shielded(progress: Progress) -> Progress:
-    """Return a function that runs the user's function outside of this call."""
-
-    def report(partial: Partial) -> Any:
-        with outside_call():
-            return progress(partial)
-
-    return report

@@ -5,6 +5,7 @@ Scripts replace the image of a map by the map with controls. Where scripts are b
 
 from __future__ import annotations
 
+import base64
 import math
 import uuid
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ from explainers.display.display import (
 )
 from explainers.errors import BadOption, kind_of, shorten
 from explainers.maps.arrays import one_for_each, pixels, to_pillow
-from explainers.maps.color_maps import color_map
-from explainers.maps.overlays import color_bar, overlay, view
+from explainers.maps.color_maps import BLUE, COLORS, RED, color_map
+from explainers.maps.overlays import LUMA, RULE, color_bar, overlay, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -130,8 +131,15 @@ def maps_html(figures: Sequence[MapFigure]) -> str:
         mark = f"saliscope-{uuid.uuid4().hex}"
         parts.append(_figure_html(figure, mark))
         calls.append(f"showMap(document.getElementById({script_json(mark)}), {script_json(figure.data)});")
-    code = "(() => {\nconst showMap = " + script + ";\n" + "\n".join(calls) + "\n})();"
+    code = "(() => {\n" + _constants() + "const showMap = " + script + ";\n" + "\n".join(calls) + "\n})();"
     return f'<div class="saliscope-maps">{"".join(parts)}</div><script>{code}</script>'
+
+
+def _constants() -> str:
+    """Return the colors and drawing constants as the script names them."""
+    tables = {name: base64.b64encode(bytes(color_map(name).flatten().tolist())).decode("ascii") for name in COLORS}
+    values = {"COLOR_MAPS": tables, "BLUE": BLUE, "RED": RED, "LUMA": LUMA, "RULE": RULE}
+    return "".join(f"const {name} = {script_json(value)};\n" for name, value in values.items())
 
 
 def _figure_html(figure: MapFigure, mark: str) -> str:

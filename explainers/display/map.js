@@ -42,12 +42,6 @@ else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
 else node.setAttribute(name, value === true ? "" : value);
 }
 }
-function makeButton(text, onclick, more = {}) {
-return make("button", { class: "hl-button", text, onclick, ...more });
-}
-function makeSymbolButton(symbol, onclick, more = {}) {
-return make("button", { class: "hl-button hl-symbol", "data-symbol": symbol, onclick, ...more });
-}
 function fill(text, values) {
 return text.replace(/\{(\w+)\}/g, (_, name) => String(values[name] ?? ""));
 }
@@ -58,13 +52,6 @@ const size = Math.abs(value);
 const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? size.toExponential(2) : String(Number(size.toPrecision(4)));
 return (value < 0 ? "−" : "") + text;
 }
-function formatShare(share) {
-const size = Math.abs(share),
-sign = share < 0 ? "−" : "";
-if (!Number.isFinite(share)) return "NaN";
-if (size > 0 && size < 0.001) return `${sign}<0.1%`;
-return `${sign}${(100 * size).toFixed(size >= 0.0995 || !size ? 0 : 1)}%`;
-}
 function formatExact(value) {
 const size = Math.abs(value);
 return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(value);
@@ -72,25 +59,6 @@ return size && (size < 1e-3 || size >= 1e6) ? value.toExponential() : String(val
 function describeCell(terms, { values, h, w }, row, column, unit) {
 const value = `${formatValue(values[row * w + column])}${unit ? ` ${unit}` : ""}`;
 return fill(terms.cell, { value, row: row + 1, column: column + 1, h, w });
-}
-function downloadFile(blob, name) {
-const link = make("a", { href: URL.createObjectURL(blob), download: name });
-document.body.append(link);
-link.click();
-link.remove();
-setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-function encodeNpy(values, shape) {
-const form = shape.length === 1 ? `(${shape[0]},)` : `(${shape.join(", ")})`;
-let head = `{'descr': '<f4', 'fortran_order': False, 'shape': ${form}, }`;
-head += " ".repeat((64 - ((10 + head.length + 1) % 64)) % 64) + "\n";
-const start = new Uint8Array(10 + head.length);
-start.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, head.length & 255, head.length >> 8]);
-for (let i = 0; i < head.length; i++) start[10 + i] = head.charCodeAt(i);
-return new Blob([start, new Float32Array(values)], { type: "application/octet-stream" });
-}
-function unpackMap(packed) {
-return { ...packed, values: floats(packed) };
 }
 function slope(before, after) {
 if (!(before * after > 0)) return 0;
@@ -200,7 +168,6 @@ return [Math.floor(best / map.w), best % map.w];
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 const stay = (value, cells) => Math.min(cells - 1, Math.max(0, value));
 const cellAt = (x, y, { h, w }) => [stay(Math.floor(y * h), h), stay(Math.floor(x * w), w)];
-const centerOf = (row, column, { h, w }) => [(column + 0.5) / w, (row + 0.5) / h];
 function positionIn(element, { clientX, clientY }) {
 const { left, top, width, height } = element.getBoundingClientRect();
 return [(clientX - left) / width, (clientY - top) / height];
@@ -228,61 +195,6 @@ far = event.shiftKey ? Math.max(1, Math.round(found.w / 16)) : 1;
 mark(stay(row + far * step[0], found.h), stay(column + far * step[1], found.w));
 });
 }
-const COLOR_MAPS = {
-magma:
-"AAAEAQAFAQEGAQEIAgEJAgILAgINAwMPAwMSBAQUBQQWBgUYBgUaBwYcCAceCQcgCggiCwkkDAkmDQopDgsrEAstEQwvEg0xEw00FA42FQ44Fg87" +
-"GA89GRA/GhBCHBBEHRFHHhFJIBFLIRFOIhFQJBJTJRJVJxJYKRFaKhFcLBFfLRFhLxFjMRFlMxBnNBBpNhBrOBBsOQ9uOw9wPQ9xPw9yQA90Qg91" +
-"RA92RRB3RxB4SRB4ShB5TBF6ThF7TxJ7URJ8UhN8VBN9VhR9VxV+WRV+WhZ+XBZ/XRd/Xxh/YBiAYhmAZBqAZRqAZxuAaByBahyBax2BbR2Bbh6B" +
-"cB+Bch+BcyCBdSGBdiGBeCKBeSKCeyOCfCOCfiSCgCWCgSWBgyaBhCaBhieBiCeBiSiBiymBjCmBjiqBkCqBkSuBkyuAlCyAliyAmC2AmS2Amy5/" +
-"nC5/ni9/oC9/oTB+ozB+pTF+pjF9qDJ9qjN9qzN8rTR8rjR7sDV7sjV7szZ6tTZ6tzd5uDd5ujh4vDl4vTl3vzp3wDp2wjt1xDx1xTx0xz1zyD5z" +
-"yj5yzD9xzUBxz0Bw0EFv0kJv00Nu1URt1kVs2EVs2UZr20dq3Ehp3klo30po4Exn4k1m405l5E9k5VBk51Jj6FNi6VRi6lZh61dg7Fhg7Vpf7lte" +
-"711e8F9e8WBd8mJd8mRc82Vc9Gdc9Glc9Wtc9mxc9m5c93Bc93Jc+HRc+HZc+Xhd+Xld+Xtd+n1e+n9e+oFf+4Nf+4Vg+4dh/Ilh/Ipi/Ixj/I5k" +
-"/JBl/ZJm/ZRn/ZZo/Zhp/Zpq/Ztr/p1s/p9t/qFu/qNv/qVx/qdy/qlz/qp0/qx2/q53/rB4/rJ6/rR7/rZ8/rd+/rl//ruB/r2C/r+E/sGF/sKH" +
-"/sSI/saK/siM/sqN/syP/s2Q/s+S/tGU/tOV/tWX/teZ/tia/dqc/dye/d6g/eCh/eKj/eOl/eWn/eep/emq/eus/Oyu/O6w/PCy/PK0/PS2/Pa4" +
-"/Pe5/Pm7/Pu9/P2/",
-viridis:
-"RAFURAJWRQRXRQVZRgdaRghcRgpdRgteRw1gRw5hRxBjRxFkRxNlSBRnSBZoSBdpSBhqSBpsSBttSBxuSB1vSB9wSCBxSCFzSCN0SCR1SCV2SCZ3" +
-"SCh4SCl5Ryp6Ryx6Ry17Ry58Ry99RjB+RjJ+RjN/RjSARTWBRTeBRTiCRDmDRDqDRDuEQz2EQz6FQj+FQkCGQkGGQUKHQUSHQEWIQEaIP0eIP0iJ" +
-"PkmJPkqJPkyKPU2KPU6KPE+KPFCLO1GLO1KLOlOLOlSMOVWMOVaMOFiMOFmMN1qMN1uNNlyNNl2NNV6NNV+NNGCNNGGNM2KNM2ONMmSOMmWOMWaO" +
-"MWeOMWiOMGmOMGqOL2uOL2yOLm2OLm6OLm+OLXCOLXGOLHGOLHKOLHOOK3SOK3WOKnaOKneOKniOKXmOKXqOKXuOKHyOKH2OJ36OJ3+OJ4COJoGO" +
-"JoKOJoKOJYOOJYSOJYWOJIaOJIeOI4iOI4mOI4qNIouNIoyNIo2NIY6NIY+NIZCNIZGMIJKMIJKMIJOMH5SMH5WLH5aLH5eLH5iLH5mKH5qKHpuK" +
-"HpyJHp2JH56JH5+IH6CIH6GIH6GHH6KHIKOGIKSGIaWFIaaFIqeFIqiEI6mDJKqDJauCJayCJq2BJ62BKK6AKa9/KrB/LLF+LbJ9LrN8L7R8MbV7" +
-"MrZ6NLZ5Nbd5N7h4OLl3Orp2O7t1Pbx0P7xzQL1yQr5xRL9wRsBvSMFuSsFtTMJsTsNrUMRqUsVpVMVoVsZnWMdlWshkXMhjXsliYMpgY8tfZcte" +
-"Z8xcac1bbM1abs5YcM9Xc9BWddBUd9FTetFRfNJQf9NOgdNNhNRLhtVJidVIi9ZGjtZFkNdDk9dBldhAmNg+m9k8ndk7oNo5oto3pds2qNs0qtwy" +
-"rdwwsN0vst0ttd4ruN4put4ovd8mwN8lwt8jxeAhyOAgyuEfzeEd0OEc0uIb1eIa2OIZ2uMZ3eMY3+MY4uQY5eQZ5+QZ6uUa7OUb7+Uc8eUd9OYe" +
-"9uYg+OYh++cj/ecl",
-signed:
-"KHrrKHrrKnvrK3zrLX3rL37sMH/sMoDsNIHsNoLsN4PsOYTtO4btPIftPojtQIntQYrtQ4vuRYzuRo3uSI7uSo/uTJDuTZHuT5LvUZPvUpTvVJXv" +
-"VpbvV5fvWZjwW5nwXJrwXpzwYJ3wYp7wY5/xZaDxZ6HxaKLxaqPxbKTxbaXxb6bycafycqjydKnydqryeKvyeazze63zfa7zfq/zgLDzgrLzg7P0" +
-"hbT0h7X0iLb0irf0jLj0jrn0j7r1kbv1k7z1lL31lr71mL/1mcD2m8H2ncL2n8P2oMT2osX2pMb2pcf3p8n3qcr3qsv3rMz3rs33r874sc/4s9D4" +
-"tdH4ttL4uNP4utT5u9X5vdb5v9f5wNj5wtn5xNr5xdv6x9z6yd36y9/6zOD6zuH60OL70eP70+T71eX71ub72Of72uj82+n83er83+v84ez84u38" +
-"5O785u/95/D96fH96/L97PP97vX98Pb+8ff+8/j+9fn+9/r++Pv++vz//P3//f7///////39//z8/vr6/vn4/vf3/vX1/vTz/fLx/fDw/e/u/e3s" +
-"/Ozr/Orp/Ojn/Ofm/OXk++Ti++Lh++Df+9/d+93b+tva+trY+tjW+tfV+dXT+dPR+dLQ+dDO+c/M+M3L+MvJ+MrH+MjF+MfE98XC98PA98K/98C9" +
-"9r679r269ru49rq29ri19baz9bWx9bOv9bKu9bCs9K6q9K2p9Kun9Kml9Kik86ai86Wg86Of86Gd8qCb8p6Z8p2Y8puW8pmU8ZiT8ZaR8ZSP8ZOO" +
-"8ZGM8JCK8I6I8IyH8IuF74mD74iC74aA74R+74N97oF77n957n547nx27nt07Xly7Xdx7XZv7XRt7XNs7HFq7G9o7G5n7Gxl62pj62li62dg62Ze" +
-"62Rc6mJb6mFZ6l9X6l5W6lxU6VpS6VlR6VdP6VZN6FRM6FJK6FFI6E9G6E1F50xD50pB50lA50c+50U85kQ75kI55kE35j825T005Twy5Tow5Tgv" +
-"5Tct5DUr5DQq5DIo",
-};
-const BLUE = [40, 122, 235];
-const RED = [228, 50, 40];
-const LUMA = [0.2126, 0.7152, 0.0722];
-const RULE = {
-fine: 1024,
-rough: 0.1,
-coarse_color: 0.15,
-coarse_light: 0.8,
-fine_color: 0,
-fine_light: 0.45,
-strength: 0.9,
-curve: 0.65,
-low_line: 0.5,
-high_line: 0.8,
-line: 0.002777777777777778,
-halo: 0.55,
-full: 0.995,
-blur: 0.004464285714285714,
-signed_blur: 0.013392857142857142,
-};
 const tables = {};
 function table(name) {
 return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
@@ -429,7 +341,6 @@ context.putImageData(pixels, 0, 0);
 }
 const MAX_SIDE = 2560;
 const IMMEDIATE = 1024;
-const SKETCH = 288;
 const PAUSE = 150;
 const DEFAULT_SIDE = 512;
 const MIN_CELL = 5;
@@ -474,30 +385,6 @@ this.rendering = rendering;
 this.layers = this.own;
 const whole = this.renderUpTo(IMMEDIATE, this.own, true);
 this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
-}
-sketch(rendering) {
-const { rendering: shown } = this,
-layers = new Layers();
-this.rendering = rendering;
-this.renderUpTo(SKETCH, layers, true);
-this.rendering = shown;
-return layers;
-}
-use(rendering, layers) {
-Object.assign(this, { rendering, layers });
-this.schedule(() => this.paint(rendering));
-}
-fade(from, { rendering, layers }, share) {
-const { width, height } = layers.drawn;
-this.faded ??= new Layers();
-this.faded.size(width, height);
-this.faded.photo = layers.photo;
-const context = this.faded.drawn.getContext("2d");
-context.drawImage(from.drawn, 0, 0, width, height);
-context.globalAlpha = share;
-context.drawImage(layers.drawn, 0, 0);
-Object.assign(this, { rendering, layers: this.faded });
-this.schedule(null);
 }
 renderUpTo(most, layers, edges) {
 const { width, height } = this.canvas,
@@ -575,29 +462,6 @@ context.globalAlpha = opacity;
 context.drawImage(layers.drawn, 0, 0, width, height);
 context.restore();
 }
-drawImage() {
-this.schedule(null);
-this.rendering = null;
-if (!this.image) return;
-const context = this.canvas.getContext("2d");
-[context.globalAlpha, context.imageSmoothingQuality] = [1, "high"];
-context.drawImage(this.image, 0, 0, this.canvas.width, this.canvas.height);
-}
-clear() {
-this.schedule(null);
-this.rendering = null;
-this.canvas.getContext("2d").clearRect(0, 0, this.canvas.width, this.canvas.height);
-}
-async png(opacity, shown = {}) {
-const canvas = document.createElement("canvas"),
-layers = new Layers();
-[canvas.width, canvas.height] = this.image
-? [this.image.naturalWidth, this.image.naturalHeight]
-: [DEFAULT_SIDE, DEFAULT_SIDE];
-this.render(layers, canvas.width, canvas.height, false);
-this.mix(opacity, shown, canvas, layers);
-return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-}
 }
 function loadImage(source) {
 return new Promise((resolve) => {
@@ -607,28 +471,11 @@ image.onerror = () => resolve(null);
 image.src = source;
 });
 }
-function roundUp(value) {
-const power = 10 ** Math.floor(Math.log10(value));
-return power * ([1, 2, 5].find((factor) => factor * power >= value * (1 - 1e-9)) || 10);
-}
-function roundTicks(low, high, most = 5) {
-if (!(high > low) || !Number.isFinite(high - low)) return [];
-const step = roundUp((high - low) / most),
-first = Math.ceil(low / step - 1e-9),
-last = Math.floor(high / step + 1e-9);
-return Array.from({ length: last - first + 1 }, (_, k) => {
-const value = Number(((first + k) * step).toPrecision(12));
-return { value: value || 0, at: (value - low) / (high - low) };
-});
-}
-function ticksOf({ low, high, clipped, colors }) {
-const ticks = roundTicks(low, high).map(({ value, at }) => ({ text: formatValue(value), at }));
-const isFar = ({ at }) => at > 0.14 && at < 0.86;
-const ends = [
+function endTicks({ low, high, clipped, colors }) {
+return [
 { text: `${clipped && colors === "signed" ? "≤ " : ""}${formatValue(low)}`, at: 0 },
 { text: `${clipped ? "≥ " : ""}${formatValue(high)}`, at: 1 },
 ];
-return [ends[0], ...ticks.filter(isFar), ends[1]];
 }
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
@@ -705,8 +552,8 @@ const { low, high } = this.rendering;
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
 drawBar(this.bar, this.rendering);
-const ticks = ticksOf(this.rendering);
-const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+const ticks = endTicks(this.rendering);
+const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
 this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
 this.paint();

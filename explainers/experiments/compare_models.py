@@ -16,11 +16,12 @@ from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.display.display import Display, Displayed, class_name, folded, paragraphs, table_html
 from explainers.dtypes import to_float64
-from explainers.errors import BadImages, BadOption, BadTarget, shorten
+from explainers.errors import BadImages, BadOption, BadTarget
 from explainers.explanation.run import explain
 from explainers.hooks.locate import find_hook_point
 from explainers.hooks.records import only_tensor
 from explainers.maps.resize import rank_correlation, resize
+from explainers.options import check_finite
 from explainers.registry import MethodLike, find
 from explainers.students_t import t_quantile
 
@@ -148,8 +149,7 @@ def compare_models(
     check_images(model_b, images_b)
     if len(images) != len(images_b):
         raise BadImages(f"images has {len(images)} images and images_b has {len(images_b)}. Give the same images.")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 <= tolerance < math.inf:
-        raise BadOption(f"tolerance={shorten(tolerance)} is not valid. Give a number of at least 0.")
+    check_finite("tolerance", tolerance, "a number of at least 0", least=0)
     chosen = find(method)
     if not chosen.gives_map:
         raise BadOption(f"{chosen.name} does not return maps. Choose a method such as grad_cam.")

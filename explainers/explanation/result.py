@@ -14,16 +14,16 @@ from torch import Tensor
 
 from explainers.call.images import first_broken_value
 from explainers.display.display import Display, Displayed
-from explainers.errors import BadOption, WrongType, kind_of, shorten
+from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.diagnosis import Evidence, statistics
 from explainers.explanation.facts import Explained
 from explainers.explanation.figures import MOST, display_maps, report
 from explainers.explanation.npz import load_npz, save_npz
 from explainers.findings import Finding, scatter_rows
 from explainers.maps.arrays import one_for_each
-from explainers.maps.frames import overlay_frames
-from explainers.maps.overlays import overlay
+from explainers.maps.overlays import overlay, overlay_frames
 from explainers.maps.resize import resize
+from explainers.options import check_whole
 from explainers.placement import Placement, Placements, join_placements, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 
@@ -212,8 +212,7 @@ def show(
         >>> show(e)
         Display(1 map)
     """
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise BadOption(f"Invalid most={shorten(most)}. Give an integer of at least 1.")
+    check_whole(1, most=most)
     if isinstance(explanations, Displayed) and not isinstance(explanations, Explanation):
         given = {"images": images, "signed": signed, "colors": colors, "limits": limits}
         if unused := [name for name, value in given.items() if value is not None]:

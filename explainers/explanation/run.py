@@ -362,12 +362,10 @@ def _stopped_early(record: Record) -> Finding:
     is_budget = record.stopped_by == "budget"
     why = "the budget was used up" if is_budget else "progress returned False"
     how = "Give a larger budget, or none" if is_budget else "Let it run to the end"
-    sentence = (
-        f"The method stopped after {record.done:,} of {record.total:,} samples, because {why}, so the map is less "
-    )
     return Finding(
         "stopped_early",
-        f"{sentence}precise. {how}, for the complete map.",
+        f"The method stopped after {record.done:,} of {record.total:,} samples, because {why}, so the map is less "
+        f"precise. {how}, for the complete map.",
         {"budget": None} if is_budget else {},
         {"done": record.done, "total": record.total, "stopped_by": record.stopped_by},
     )

@@ -10,7 +10,6 @@ The map is robust at positions with a large mean and a small deviation.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption, shorten
 from explainers.keywords import signature_of
 from explainers.maps.resize import reduce_channels
-from explainers.options import Baseline
+from explainers.options import Baseline, check_finite, check_whole
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import Placements, place
@@ -113,8 +112,8 @@ def smooth(
     keywords = set(signature_of(getattr(function, "function", function)).parameters)
     if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
         raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
-    if sigma is not None and (isinstance(sigma, bool) or not isinstance(sigma, (int, float)) or not 0 <= sigma <= 1):
-        raise BadOption(f"sigma={shorten(sigma)} is not valid. Give a share of the image's range from 0 to 1.")
+    if sigma is not None:
+        check_finite("sigma", sigma, "a share of the image's range from 0 to 1", least=0, most=1)
     if baselines is not None and "baseline" not in keywords:
         raise BadOption(f"{name} has no option 'baseline'. Use sigma= or augment= instead.")
     if baselines is not None and (isinstance(baselines, (str, Tensor)) or not len(baselines)):
@@ -122,8 +121,7 @@ def smooth(
     count = len(baselines) if baselines is not None else _SAMPLES if samples is None else samples
     if baselines is not None and samples not in (None, count):
         raise BadOption(f"samples={shorten(samples)} does not match {count} baselines. Omit samples.")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise BadOption(f"samples={shorten(samples)} is not valid. Give an integer of at least 1.")
+    check_whole(1, samples=count)
     kind = Augment() if augment is True else augment or None
 
     @torch.inference_mode(False)
@@ -139,8 +137,9 @@ def smooth(
     ) -> Smoothed:
         """Run `method` on the samples and average the maps."""
         model = wrap_forward(model, forward, images)
-        calls = _Samples(function, keywords, count, progress, budget)
-        loop = Loop(1, calls.report, budget)
+        loop = Loop(1, None, budget)
+        calls = _Samples(function, keywords, count, progress, loop)
+        loop.progress = calls.report
         check_images(model, images)
         if kind is not None and images.ndim == 5:
             raise BadOption("augment= transforms images [N, C, H, W], not videos and volumes. Give sigma= instead.")
@@ -175,23 +174,22 @@ class _Samples:
     keywords: set[str]
     count: int
     progress: Progress | None
-    budget: float | None
+    loop: Loop
 
     def __post_init__(self) -> None:
-        self.moments, self.stopped, self.start = _RunningMoments(), False, time.monotonic()
+        self.moments, self.stopped = _RunningMoments(), False
         self.placement: Placements = None
 
     def call(self, model: nn.Module, images: Tensor, target: TargetLike, options: dict[str, Any]) -> Tensor | None:
         """Return the map of one sample, or None if it was stopped early and there are complete ones."""
         if self.progress is not None and "progress" in self.keywords:
             options["progress"] = self.report_within
-        if self.budget is not None and "budget" in self.keywords:
-            options["budget"] = max(1e-9, self.start + self.budget - time.monotonic())
+        if self.loop.budget is not None and "budget" in self.keywords:
+            options["budget"] = max(1e-9, self.loop.left)
         with one_call(model) if isinstance(self.function, Method) else nullcontext() as view:
             map = self.function(model, images, target, **options)
             self.placement = None if view is None else view.placement
-        over = self.budget is not None and time.monotonic() - self.start >= self.budget
-        cut = self.stopped or ("budget" in options and over)
+        cut = self.stopped or ("budget" in options and self.loop.left <= 0)
         return None if cut and self.moments.n else at_least_float32(map)
 
     def report_within(self, partial: Partial) -> bool:
@@ -221,8 +219,6 @@ class _RunningMoments:
     def add(self, map: Tensor, inside: Tensor | None = None) -> None:
         """Add a map; `inside` [h, w] is 1 at positions that count and 0 elsewhere."""
         counted = torch.ones((), device=map.device, dtype=map.dtype) if inside is None else inside.to(map)
-        if self.n == 0:
-            self._mean, self._squares, self._counts = torch.zeros_like(map), torch.zeros_like(map), counted * 0
         self.n += 1
         self._counts = self._counts + counted
         deviation = (map - self._mean) * counted

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from explainers.dtypes import to_float64
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadOption
 from explainers.maps.resize import resize
-from explainers.options import check_keywords
+from explainers.options import check_finite, check_keywords
 from explainers.perturbation.segments import connected_components
 from explainers.placement import Placement
 
@@ -54,15 +54,11 @@ def regions(
         >>> [region.box for region in regions(heat, (224, 224))]
         [(96, 64, 160, 128)]
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold <= 1:
-        raise BadOption(
-            f"Invalid threshold={shorten(threshold)}. Give a fraction of the maximum, above 0 and at most 1."
-        )
+    check_finite("threshold", threshold, "a fraction of the maximum, above 0 and at most 1", above=0, most=1)
     if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         raise BadOption(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")
-    if isinstance(least, bool) or not isinstance(least, (int, float)) or not 0 <= least <= 1:
-        raise BadOption(f"least={shorten(least)} is not valid. Give a fraction of the image's area from 0 to 1.")
+    check_finite("least", least, "a fraction of the image's area from 0 to 1", least=0, most=1)
     values = resize(map[None], size, placement=placement)[0]
     top, total = float(values.max()), float(values.clamp(min=0).sum())
     if top <= 0:

@@ -1,4 +1,4 @@
-"""Maps as images: the overlay on an image, and the color bar.
+"""Maps as images: the overlay on an image or on the frames of a video, and the color bar.
 
 One set of constants, `RULE`, controls how every map in the project is drawn. `saliscope/page/drawing/paint.js`
 uses the same constants and arithmetic for the page. The image is muted, not the map:
@@ -23,18 +23,19 @@ finite are drawn as black and white stripes, which no color map contains.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from explainers.errors import BadOption, shorten
+from explainers.errors import BadImages, BadOption, kind_of, shorten
 from explainers.maps.arrays import pixels, to_pillow
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.resize import blur, resize
-from explainers.options import check_keywords
+from explainers.options import check_finite, check_keywords
 from explainers.placement import Placement, place
 
 if TYPE_CHECKING:
@@ -195,8 +196,7 @@ def overlay(
         >>> overlay(photo, grad_cam(model, images, 281, layer="layer4")[0]).size
         (640, 480)
     """
-    if isinstance(opacity, bool) or not isinstance(opacity, (int, float)) or not 0 <= opacity <= 1:
-        raise BadOption(f"Invalid opacity={shorten(opacity)}. Give a number from 0 to 1.")
+    check_finite("opacity", opacity, "a number from 0 to 1", least=0, most=1)
     chosen = view(place(map, placement), colors=colors, limits=limits, signed=signed, smooth=smooth)
     values = pixels(image)
     if opacity == 0:
@@ -205,6 +205,55 @@ def overlay(
     drawn = _draw(original, chosen)
     values[..., :3] = (original + (drawn - original) * opacity).round().clamp(0, 255).to(torch.uint8)
     return to_pillow(values)
+
+
+@check_keywords
+def overlay_frames(
+    frames: Sequence[Image.Image | Tensor] | Tensor,
+    map: Tensor,
+    *,
+    opacity: float = 1.0,
+    colors: str | None = None,
+    limits: tuple[float, float] | None = None,
+    signed: bool = True,
+    smooth: bool = True,
+    placement: Placement | None = None,
+) -> list[Image.Image]:
+    """Draw the map of a video or volume over each of its frames, with the options of `overlay`.
+
+    `frames` are the frames or slices that the network received, as images, or as one tensor [T, 3, H, W], [T, H, W, 3]
+    or [T, H, W]. The map [t, h, w] is interpolated linearly in time. All frames have the same colors and limits, by
+    default the widest of those that `overlay` chooses for single frames, so that they are comparable.
+
+    Returns  new images, one for each frame
+    Errors   BadImages if the map is not [t, h, w], or without frames; those of `overlay`
+
+    Example
+        >>> from PIL import Image
+        >>> clip = [Image.new("RGB", (64, 48)) for _ in range(4)]
+        >>> drawn = overlay_frames(clip, torch.rand(2, 6, 8))
+        >>> len(drawn), drawn[0].size
+        (4, (64, 48))
+    """
+    if not isinstance(map, Tensor) or map.ndim != 3 or not map.numel():
+        given = f"shape {tuple(map.shape)}" if isinstance(map, Tensor) else kind_of(map)
+        raise BadImages(
+            f"overlay_frames draws one map [t, h, w], not {given}. For a batch, give one map, such as "
+            "explanation.map[0]."
+        )
+    is_clip = isinstance(frames, Sequence) or (isinstance(frames, Tensor) and frames.ndim >= 3)
+    if not is_clip or not len(frames):
+        raise BadImages("frames is not a sequence of images. Give a list of images, or a tensor [T, 3, H, W].")
+    map = place(map, placement)
+    maps = resize(map[None].detach(), (len(frames), *map.shape[1:]))[0]
+    if colors is None and limits is None:
+        colors = "signed" if signed and bool((maps < 0).any()) else "magma"
+    shown = [heat for heat in maps if bool((heat.nan_to_num(0, 0, 0) != 0).any())]  # maps of zeros have any limits
+    if limits is None and shown:
+        own = [color_limits(heat, colors, signed=signed) for heat in shown]
+        limits = min(low for _, low, _ in own), max(high for _, _, high in own)
+    drawing: dict[str, Any] = {"opacity": opacity, "colors": colors, "limits": limits}
+    return [overlay(one, heat, **drawing, signed=signed, smooth=smooth) for one, heat in zip(frames, maps, strict=True)]
 
 
 def _draw(photo: Tensor, chosen: View) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
-from explainers.errors import BadOption, WrongType, kind_of, shorten, wrong_type
+from explainers.errors import BadOption, check_type, shorten, wrong_type
 from explainers.options import check_keywords, whole_numbers
 from explainers.placement import Placement, Placements, place
 
@@ -264,8 +264,7 @@ def fuse(
         >>> fuse(maps, "product").shape
         torch.Size([1, 14, 14])
     """
-    if not isinstance(maps, (Mapping, Sequence)):
-        raise WrongType(f"maps is {kind_of(maps)}. Give a mapping or a list of maps [N, h, w].")
+    check_type("maps", maps, (Mapping, Sequence), "a mapping or a list of maps [N, h, w]")
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if how not in FUSIONS:
         raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(FUSIONS)}.")

@@ -59,23 +59,19 @@ class Candidate:
 def control_maps(images: Tensor, seed: int) -> list[Candidate]:
     """Return the controls of the images. They follow the caller's maps, which have index 0."""
     makers: list[tuple[str, Callable[[Tensor], Tensor]]] = [("edge", edge_map), ("center", center_map)]
-    makers += [("random", partial(_random, seed=seed + k // 2, negative=bool(k % 2))) for k in range(RANDOM)]
+    makers += [("random", partial(random_map, seed=seed + k // 2)) for k in range(RANDOM)]
     found = []
     for k, (name, make) in enumerate(makers):
-        again = partial(_raw_and_map, make)
+        is_negative = name == "random" and k % 2 == 1
+        again = partial(_raw_and_map, make, is_negative)
         heat, raw = again(images)
-        found.append(Candidate(name, heat, raw, again, mirror=k if name == "random" and k % 2 else None))
+        found.append(Candidate(name, heat, raw, again, mirror=k if is_negative else None))
     return found
 
 
-def _raw_and_map(make: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, Tensor]:
-    heat = make(images)
+def _raw_and_map(make: Callable[[Tensor], Tensor], is_negative: bool, images: Tensor) -> tuple[Tensor, Tensor]:
+    heat = 1 - make(images) if is_negative else make(images)
     return heat, heat
-
-
-def _random(images: Tensor, seed: int, negative: bool) -> Tensor:
-    heat = random_map(images, seed=seed)
-    return 1 - heat if negative else heat
 
 
 @dataclass(eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from explainers.errors import BadImages, WrongType, kind_of
+from explainers.errors import BadImages, check_type
 from explainers.explanation.result import Explanation
 from explainers.metrics.evaluation import Evaluation
 from explainers.metrics.randomization import Randomization
@@ -30,15 +30,13 @@ def judge(
         >>> verdict.mark in ("good", "mixed", "bad", "unknown")
         True
     """
-    if not isinstance(explanation, Explanation):
-        raise WrongType(f"explanation is {kind_of(explanation)}; give the result of explain.")
+    check_type("explanation", explanation, Explanation, "the result of explain")
     count = len(explanation.map)
     tests = {"evaluation": (evaluation, Evaluation), "randomization": (randomization, Randomization)}
     for name, (tested, wanted) in tests.items():
         if tested is None:
             continue
-        if not isinstance(tested, wanted):
-            raise WrongType(f"{name} is {kind_of(tested)}; give one {wanted.__name__} of all images.")
+        check_type(name, tested, wanted, f"one {wanted.__name__} of all images")
         if len(tested) != count:
             raise BadImages(f"The {name} is of {len(tested)} images, the explanation of {count}. Give the same ones.")
     found = []

@@ -168,10 +168,6 @@ class Trial:
     metric: Metric | None = None
     cache: dict[Any, Any] = field(default_factory=dict)
 
-    def of(self, metric: Metric) -> Trial:
-        """Return the same input for another metric."""
-        return replace(self, metric=metric)
-
     @property
     def images(self) -> Tensor:
         """The images [N, C, H, W]."""
@@ -294,13 +290,12 @@ def find_metric(name: str) -> Metric:
         >>> find_metric("Shift stability").name
         'shift_stability'
     """
-    if isinstance(name, str) and name not in METRICS:
-        key = name_key(name)
-        name = next((own for own, each in METRICS.items() if key in (name_key(own), name_key(each.title))), name)
-    if not isinstance(name, str) or name not in METRICS:
+    key = name_key(str(name))
+    found = next((each for own, each in METRICS.items() if key in (name_key(own), name_key(each.title))), None)
+    if found is None or not isinstance(name, str):
         hint = nearest(str(name), METRICS)
         raise BadOption(f"Unknown metric {shorten(name)}. {hint}METRICS lists all {len(METRICS)}.")
-    return METRICS[name]
+    return found
 
 
 def find_metrics(names: Any) -> list[Metric]:

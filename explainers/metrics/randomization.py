@@ -28,7 +28,7 @@ from explainers.metrics.evaluation import as_slice
 from explainers.metrics.randomized_copy import RandomizedCopy
 from explainers.options import Choice, LayerName, Range, Seed, options_of
 from explainers.placement import place
-from explainers.registry import METHODS, find
+from explainers.registry import find, find_function
 from explainers.targets import Logit, Target, TargetLike, as_target, describe_target
 
 ORDERS = ("cascade", "independent", "logit")
@@ -268,20 +268,19 @@ class _Maps:
     def __init__(
         self, method: str | Method | MapFunction, model: nn.Module, layer: LayerName | None, options: dict[str, Any]
     ) -> None:
-        name = method if isinstance(method, str) else getattr(method, "name", getattr(method, "__name__", ""))
-        known = METHODS.get(str(name))
-        is_known = isinstance(method, str) or (known is not None and method in (known, known.function))
-        self.method = find(str(name)) if is_known else None
-        if not is_known and not callable(method):
+        function = method.function if isinstance(method, Method) else method
+        self.method = find(method) if isinstance(method, str) else find_function(function)
+        if self.method is None and not callable(method):
             raise BadOption(
                 f"method={shorten(method)} is not valid. Give a name, or a function of model, images, target."
             )
         if self.method is not None and (self.method.planes or self.method.returns == "channels"):
             raise BadOption(
-                f"{name} does not return a map of the image, but {self.method.returns}. Use another method."
+                f"{self.method.name} does not return a map of the image, but {self.method.returns}. Use another method."
             )
         self.function = method
-        self.name = self.method.name if self.method is not None else str(name) or type(method).__name__
+        own = getattr(method, "name", getattr(method, "__name__", "")) or type(method).__name__
+        self.name = str(own) if self.method is None else self.method.name
         self.by_size = self.method is not None and self.method.returns == "pixels"
         self.layer = find_hook_point(unwrap(model), layer).name if isinstance(layer, nn.Module) else layer
         self.options = options

@@ -108,7 +108,7 @@ def remove_brightest(
         own = judge.own_maps.candidate(checked)
         resolved = judge.trial.run.scoring.target
         assert resolved is not None, "score_inputs sets it"
-        trial = replace(judge.trial, candidates=[own], cache={}).of(METRICS["deletion"])
+        trial = replace(judge.trial, candidates=[own], cache={}, metric=METRICS["deletion"])
         mask = _brightest(trial, share)
 
         def report(step: Partial) -> Any:

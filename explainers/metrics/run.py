@@ -149,7 +149,8 @@ def evaluator(
         for name, maps in first.items():
             with errors_of(f"maps[{name!r}]" if name else ""):
                 check_maps(maps, images)
-        _check_metrics(chosen, images, settings.region, first)
+                _check_reruns(chosen, maps)
+        _check_metrics(chosen, images, settings.region)
         region = None if settings.region is None else region_masks(settings.region, images)
         with ExitStack() as stack:
             with recording() as record:
@@ -225,7 +226,7 @@ class Evaluator:
             found = Measurement(trial.maps.new_full((len(trial.maps),), torch.nan))
             return Parts(found, names, len(trial.images), is_complete=False)
         loop.ended_early = False
-        found = metric(trial.of(metric), **self.options[metric.name])
+        found = metric(replace(trial, metric=metric), **self.options[metric.name])
         return Parts(found, names, len(trial.images), is_complete=found.is_complete and not loop.ended_early)
 
     def _cost(self, metric: Metric, trial: Trial) -> int:
@@ -306,8 +307,21 @@ def _resolve_options(options: Any, chosen: Sequence[Metric]) -> dict[str, dict[s
     return {each.name: each.resolve_options(options.get(each.name, {})) for each in chosen}
 
 
-def _check_metrics(chosen: Sequence[Metric], images: Tensor, region: Any, first: Mapping[str, Any]) -> None:
-    """Check that the metrics have what they need of the images, the region and the maps.
+def _check_reruns(chosen: Sequence[Metric], maps: Any) -> None:
+    """Check that the maps can be computed again if a metric needs it.
+
+    Errors   BadOption
+    """
+    name = next((each.name for each in chosen if each.reruns), "")
+    if name and isinstance(maps, Tensor):
+        raise BadOption(
+            f"{name} runs the method again, which is not possible for a tensor or array. Give the Explanation, the "
+            "method's name, or a function of the images: lambda images: grad_cam(model, images, 281)."
+        )
+
+
+def _check_metrics(chosen: Sequence[Metric], images: Tensor, region: Any) -> None:
+    """Check that the metrics have what they need of the images and the region.
 
     Errors   BadOption
     """
@@ -320,11 +334,3 @@ def _check_metrics(chosen: Sequence[Metric], images: Tensor, region: Any, first:
                 f"{metric.name} compares the map with a region. Give region=boxes [N, 4] (left, top, right, bottom in "
                 "pixels) or region=masks [N, H, W]."
             )
-        for name, maps in first.items():
-            if metric.reruns and isinstance(maps, Tensor):
-                where = f"maps[{name!r}]: " if name else ""
-                raise BadOption(
-                    f"{where}{metric.name} runs the method again, which is not possible for a tensor or array. Give "
-                    "the Explanation, the method's name, or a function of the images: lambda images: grad_cam(model, "
-                    "images, 281)."
-                )

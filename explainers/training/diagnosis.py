@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from explainers.errors import WrongType, kind_of
+from explainers.errors import check_type
 from explainers.findings import Finding
 
 # Minimum number of points for a trend.
@@ -88,8 +88,7 @@ def diagnose_training(
         >>> diagnose_training(log)[0].code
         'non_finite'
     """
-    if not isinstance(log, Rows):
-        raise WrongType(f"log is {kind_of(log)}. Give the GradientLog of record_gradients.")
+    check_type("log", log, Rows, "the GradientLog of record_gradients")
     rows = log.rows
     parameters = [row for row in rows if row.kind == "parameter"] or rows
     explosion = _exploding(parameters, growth, window)
@@ -137,7 +136,8 @@ def _exploding(rows: Iterable[Row], growth: float, window: int) -> Finding | Non
     largest = [*accumulate((norm for _, norm in points), max)]
     for end in range(FEWEST, len(points) + 1):
         recent = points[max(0, end - window) : end]
-        factor = math.exp(min(_slope([math.log(norm) for _, norm in recent]) * (len(recent) - 1), 700.0))
+        slope = statistics.linear_regression(range(len(recent)), [math.log(norm) for _, norm in recent]).slope
+        factor = math.exp(min(slope * (len(recent) - 1), 700.0))
         (start, small), (step, large) = recent[0], recent[-1]
         if factor > growth and large > ROUNDING * largest[end - 1]:
             return Finding(
@@ -317,13 +317,6 @@ def _since(rows: Sequence[Row], statistics_of: Callable[[Row], Mapping[str, floa
             break
         step = row.step
     return step
-
-
-def _slope(values: Sequence[float]) -> float:
-    """Return the slope of the least-squares line through equally spaced values."""
-    middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
-    variance = sum((k - middle) ** 2 for k in range(len(values)))
-    return sum((k - middle) * (value - mean) for k, value in enumerate(values)) / variance
 
 
 def _rounded(value: float) -> float:

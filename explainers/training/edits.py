@@ -25,7 +25,6 @@ them after that with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -38,7 +37,7 @@ from explainers.errors import BadOption, WrongType, nearest, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together, watch_gradients
 from explainers.hooks.locate import find_hook_point, unwrap
-from explainers.options import LayerName
+from explainers.options import LayerName, check_finite, check_whole
 from explainers.training.log import STATISTICS, GradientLog
 from explainers.training.parameters import (
     Params,
@@ -85,7 +84,7 @@ def clip_gradients(
         )
     for name, limit in (("value", value), ("norm", norm)):
         if limit is not None:
-            _check_number(name, limit, above=0)
+            check_finite(name, limit, "a finite number above 0", above=0)
     call = f"clip_grad_norm_(model.parameters(), {norm})" if norm else f"clip_grad_value_(model.parameters(), {value})"
     instead = f"After backward (and scaler.unscale_(optimizer), if there is a scaler), call torch.nn.utils.{call}"
     instead += f", or for FullyShardedDataParallel model.clip_grad_norm_({norm})." if norm else "."
@@ -143,7 +142,7 @@ def scale_gradients(model: nn.Module, factors: Mapping[str, float]) -> Iterator[
     if not isinstance(factors, Mapping):
         raise WrongType(f"factors={shorten(factors)} is not a mapping. Give {{pattern: factor}}.")
     for pattern, factor in factors.items():
-        _check_number(f"factors[{pattern!r}]", factor)
+        check_finite(f"factors[{pattern!r}]", factor)
         for parameter in match_parameters(model, pattern, instead).values():
             if parameter.requires_grad:
                 product[parameter] = product.get(parameter, 1.0) * factor
@@ -221,7 +220,7 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Sca
         >>> round(model.fc.bias.grad.std().item(), 2)
         0.01
     """
-    _check_number("std", std, least=0)
+    check_finite("std", std, "a finite number of at least 0", least=0)
     scale = scale_of(scaler, "add_gradient_noise")
     edits: Edits = {}
     instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."
@@ -243,13 +242,6 @@ def _add_noise(gradient: Tensor, generator: torch.Generator, std: float, scale: 
     noise = torch.randn(shape, generator=generator, device=gradient.device, dtype=torch.float32)
     noise = torch.view_as_complex(noise) if gradient.is_complex() else noise
     return gradient + (std * scale(gradient) * noise).to(gradient.dtype)
-
-
-def _check_number(name: str, value: Any, *, above: float | None = None, least: float | None = None) -> None:
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not fits or (above is not None and value <= above) or (least is not None and value < least):
-        bound = f"above {above:g}" if above is not None else f"of at least {least:g}" if least is not None else ""
-        raise BadOption(f"Invalid {name}={shorten(value)}. Pass a finite number {bound}".rstrip() + ".")
 
 
 INSTEAD = (
@@ -296,7 +288,13 @@ def record_gradients(
         >>> log.names
         ('fc.weight', 'fc.bias')
     """
-    _check(statistics, histograms, every, limit)
+    for name in [statistics] if isinstance(statistics, str) else statistics:
+        if isinstance(statistics, str) or name not in STATISTICS:
+            raise BadOption(
+                f"Unknown statistics={shorten(name)}. {nearest(str(name), STATISTICS)}Choose from {STATISTICS}."
+            )
+    check_whole(0, histograms=histograms)
+    check_whole(1, every=every, limit=limit)
     scale = scale_of(scaler, "record_gradients")
     model = unwrap(model_or_tensors) if isinstance(model_or_tensors, nn.Module) else None
     if model is None and activations:
@@ -335,15 +333,3 @@ def record_gradients(
 def _unscaled(gradient: Tensor, scale: Tensor) -> Tensor:
     half = gradient.dtype in (torch.float16, torch.bfloat16)  # small gradients would become zero
     return (gradient.float() if half else gradient) / scale
-
-
-def _check(statistics: Sequence[str], histograms: int, every: int, limit: int) -> None:
-    for name in statistics:
-        if isinstance(statistics, str) or name not in STATISTICS:
-            value = statistics if isinstance(statistics, str) else name
-            raise BadOption(
-                f"Unknown statistics={shorten(value)}. {nearest(str(value), STATISTICS)}Choose from {STATISTICS}."
-            )
-    for option, number, least in (("histograms", histograms, 0), ("every", every, 1), ("limit", limit, 1)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise BadOption(f"Invalid {option}={shorten(number)}. Pass an integer of at least {least}.")

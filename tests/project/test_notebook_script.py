@@ -6,14 +6,22 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "saliscope" / "page"
 START = STATIC / "notebook" / "notebook.js"
+CONSTANTS = STATIC / "drawing" / "constants.js"
+"""Left out: explainers/display/figure.py writes these constants before the script."""
 SCRIPT = ROOT / "explainers" / "display" / "map.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.M)
 NAME = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function) (\w+)", re.M)
+PARTS = re.compile(r"^(?=[^\s)}\]])|^(?=  (?:async )?\w+\(.*\) \{$)|(?<=^  }\n)", re.M)
+"""Where a statement of a module or a method of a class starts or ends; prettier formats all modules."""
+REMOVABLE = re.compile(
+    r"(?:export )?(?:async )?(?:const|let|function) (\w+)|  (?:async )?(?!constructor)(\w+)\(.*\) \{$", re.M
+)
 
 
 def script() -> str:
@@ -25,26 +33,35 @@ def script() -> str:
     if twice:
         raise ValueError(f"Several modules define {', '.join(twice)}; rename them, because one script contains all.")
     head = "// Generated from saliscope/page: run `python -m tests.project.test_notebook_script`.\n"
-    return head + "(() => {\n" + "".join(map(_plain, modules.values())) + "return showMap;\n})()\n"
+    parts = [part for text in modules.values() for part in PARTS.split(_without_comments(text))]
+    while unused := _unused(parts):
+        parts = [part for part in parts if part not in unused]
+    text = re.sub(r"^export |^[ \t]+|^\n", "", "".join(parts), flags=re.M)
+    return head + "(() => {\n" + text + "return showMap;\n})()\n"
+
+
+def _unused(parts: list[str]) -> list[str]:
+    """Return the functions, constants and methods whose names occur in no other part."""
+    names = Counter(name for part in parts for name in set(re.findall(r"\w+", part)))
+    found = [(REMOVABLE.match(part), part) for part in parts]
+    return [part for match, part in found if match and names[match[1] or match[2]] == 1 and "showMap" not in match[0]]
 
 
 def _add(path: Path, modules: dict[Path, str]) -> None:
     """Add a module after those that it imports."""
     text = path.read_text(encoding="utf-8")
     for name in IMPORT.findall(text):
-        if (imported := (path.parent / name).resolve()) not in modules:
+        if (imported := (path.parent / name).resolve()) not in {CONSTANTS, *modules}:
             _add(imported, modules)
     modules[path] = text
 
 
-def _plain(text: str) -> str:
-    """Return the text of a module without imports, exports, comments and indentation."""
+def _without_comments(text: str) -> str:
+    """Return the text of a module without imports and comments."""
     text = IMPORT.sub("", text)
     text = re.sub(r"^[ \t]*/\*\*.*?\*/[ \t]*\n", "", text, flags=re.M | re.S)
     text = re.sub(r"^[ \t]*//[^\n]*\n", "", text, flags=re.M)
-    text = re.sub(r" // [^\n\"'`]*$", "", text, flags=re.M)
-    text = re.sub(r"^export ", "", text, flags=re.M)
-    return re.sub(r"^[ \t]+|^\n", "", text, flags=re.M)
+    return re.sub(r" // [^\n\"'`]*$", "", text, flags=re.M)
 
 
 def test_the_script_is_that_of_the_page() -> None:

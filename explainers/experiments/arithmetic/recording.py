@@ -146,28 +146,25 @@ def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(torch.tensor(position), torch.Size(shape)))
 
 
-def follow(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Ref, Tensor, list[Operation]]:
+def follow(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Ref, Tensor]:
     """Return the value from which those at flat `positions` of a value were moved, and their positions there.
 
     Positions `OUTSIDE` stay, and padding becomes `OUTSIDE`. Returns early at an operation that joins several inputs if
     the positions are from more than one of them.
     """
-    passed: list[Operation] = []
     while (operation := recorder.made_by(ref)) is not None:
         if operation.name in SAME:
             ref = operation.inputs[0]
         elif operation.name == MAXIMUM and operation.output == 0:
             ref, positions = operation.inputs[0], _of_maximum(recorder, operation, ref, positions)
-            passed.append(operation)
         elif operation.name in MOVES:
             moved = _moved(recorder, operation, positions)
             if moved is None:
                 break
             ref, positions = moved
-            passed.append(operation)
         else:
             break
-    return ref, positions, passed
+    return ref, positions
 
 
 def _moved(recorder: Recorder, operation: Operation, positions: Tensor) -> tuple[Ref, Tensor] | None:

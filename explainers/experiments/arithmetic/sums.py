@@ -6,9 +6,9 @@ Sums are convolutions, matrix products and means; steps are norms, activation fu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from torch import Tensor
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import UnsupportedOperation
 from explainers.experiments.arithmetic.recording import OUTSIDE, Operation, Recorder, Ref, follow, unravel
-
-MEANS = frozenset("mean avg_pool2d _adaptive_avg_pool2d upsample_bilinear2d sum".split())
-"""Linear operations without parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +58,6 @@ class WeightedSum:
         return [unravel(position, tuple(self.products.shape)) for position in order.tolist()]
 
 
-def is_sum(operation: Operation) -> bool:
-    """Return whether an operation ends a trace."""
-    return operation.name in _SUMS or operation.name in MEANS
-
-
-def weighted_sum(
-    recorder: Recorder, operation: Operation, shape: torch.Size, position: int, names: dict[int, str]
-) -> WeightedSum:
-    """Return the sum of a value at a flat position of the operation's output of this shape.
-
-    `names` are the names of layers by the address of their weights.
-
-    Errors   UnsupportedOperation for a transposed convolution
-    """
-    return _SUMS.get(operation.name, _mean)(recorder, operation, unravel(position, shape), names)
-
-
 def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
     source, weight, bias, stride, padding, dilation, transposed, _, groups = _arguments(operation, 9)
     x, w = recorder.value(source), recorder.value(weight)
@@ -98,7 +78,7 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     channels = (image * x.shape[1] + first + torch.arange(count)).view(-1, *[1] * len(sides))
     positions = torch.where(inside, channels * math.prod(sizes) + flat, OUTSIDE)
     inputs, moved = _read(recorder, source, positions)
-    offset = _offsets(recorder, source, moved[0], sizes)
+    offset = _offsets(recorder, source, moved[0])
     last = lines if len(sides) == 2 else ([], [])
     rows, columns = (tuple(line + shift for line in each) for each, shift in zip(last, offset, strict=True))
     name, added = names.get(w.data_ptr(), ""), 0.0 if bias is None else float(recorder.value(bias)[out])
@@ -107,7 +87,7 @@ def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], 
     return WeightedSum("convolution", name, inputs, weights, added, moved[1] != OUTSIDE, *patch, (moved,))
 
 
-def _offsets(recorder: Recorder, source: Ref, moved: Ref, sizes: Any) -> tuple[int, int]:
+def _offsets(recorder: Recorder, source: Ref, moved: Ref) -> tuple[int, int]:
     """Return the shift of rows and columns by a padding before the convolution: 0 unless it is a constant padding."""
     operation = recorder.made_by(source)
     if source == moved or operation is None or operation.name != "constant_pad_nd" or operation.inputs[0] != moved:
@@ -117,47 +97,37 @@ def _offsets(recorder: Recorder, source: Ref, moved: Ref, sizes: Any) -> tuple[i
 
 
 def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
-    """Return a row of the first factor times a column of the second one."""
-    given = [each for each in operation.args if isinstance(each, Ref)]
-    bias_ref = None
-    if operation.name in ("addmm", "baddbmm"):
-        bias_ref, given = given[0], given[1:]
-    left, right = given[:2]
-    a, b = recorder.value(left), recorder.value(right)
-    row, column = at[:-1], at[-1]
-    k = torch.arange(a.shape[-1])
-    if operation.name in ("bmm", "baddbmm"):
-        left_at = (row[0] * a.shape[1] + row[1]) * a.shape[2] + k
-        right_at = (row[0] * b.shape[1] + k) * b.shape[2] + column
-    else:
-        left_at, right_at = row[0] * a.shape[1] + k, k * b.shape[1] + column
+    """Return a row of the first factor times a column of the second one, or a row of a linear layer's weights."""
     if any(operation.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
         raise UnsupportedOperation("A matrix product with factors alpha, beta cannot be listed. Choose another layer.")
-    inputs, first = _read(recorder, left, left_at)
-    weights, second = _read(recorder, right, right_at)
-    added = torch.zeros(()) if bias_ref is None else recorder.value(bias_ref)
-    bias = float(added.expand(b.shape[-1])[column] if added.ndim < 2 else added[at])
+    is_linear = operation.name == "linear"
+    if is_linear:
+        left, right, *biases = _arguments(operation, 3)
+    else:
+        *biases, left, right = [each for each in operation.args if isinstance(each, Ref)]
+    a, b = recorder.value(left), recorder.value(right)
+    k = torch.arange(a.shape[-1])
+    inputs, first = _read(recorder, left, _flat((*at[:-1], k), a.shape))
+    weights, second = _read(recorder, right, _flat((at[-1], k) if is_linear else (*at[:-2], k, at[-1]), b.shape))
+    bias = 0.0
+    if biases and biases[0] is not None:
+        added = recorder.value(biases[0])
+        bias = float(added.reshape(-1)[at[-1] % added.numel()] if added.ndim < 2 else added[at])
     name = names.get(b.data_ptr(), "")
-    kind, sources = ("linear", (first,)) if name else ("product", (first, second))
+    kind, sources = ("linear", (first,)) if name or is_linear else ("product", (first, second))
     return WeightedSum(kind, name, inputs, weights, bias, first[1] != OUTSIDE, _sources=sources)
 
 
-def _linear(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
-    source, weight, bias = _arguments(operation, 3)
-    x, w = recorder.value(source), recorder.value(weight)
-    row = 0
-    for i, size in zip(at[:-1], x.shape[:-1], strict=True):
-        row = row * size + i
-    inputs, moved = _read(recorder, source, row * x.shape[-1] + torch.arange(x.shape[-1]))
-    added = 0.0 if bias is None else float(recorder.value(bias)[at[-1]])
-    name = names.get(w.data_ptr(), "")
-    return WeightedSum(
-        "linear", name, inputs, to_cpu_float64(w[at[-1]].detach()), added, moved[1] != OUTSIDE, _sources=(moved,)
-    )
+def _flat(index: Sequence[int | Tensor], shape: Sequence[int]) -> Tensor:
+    """Return the flat positions of an index in a tensor of this shape."""
+    flat = torch.zeros((), dtype=torch.long)
+    for each, size in zip(index, shape, strict=True):
+        flat = flat * size + each
+    return flat
 
 
 def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
-    """Return the inputs of a linear operation with a weight, from its derivative."""
+    """Return the inputs of a linear operation without parameters that have a weight, from its derivative."""
     source = operation.inputs[0]
     with torch.enable_grad():
         x = to_cpu_float64(recorder.value(source)).detach().requires_grad_()
@@ -170,8 +140,8 @@ def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: 
 
 def _read(recorder: Recorder, ref: Ref, positions: Tensor) -> tuple[Tensor, tuple[Ref, Tensor]]:
     """Return the values at flat positions (0 outside), and the positions in the tensor from which they were moved."""
-    values = to_cpu_float64(recorder.value(ref).detach()).reshape(-1)[positions.clamp(min=0)]
-    found, moved, _ = follow(recorder, ref, positions.flatten())
+    values = to_cpu_float64(recorder.value(ref).detach().reshape(-1)[positions.clamp(min=0)])
+    found, moved = follow(recorder, ref, positions.flatten())
     return torch.where(positions == OUTSIDE, 0.0, values), (found, moved.reshape(positions.shape))
 
 
@@ -182,8 +152,10 @@ def _arguments(operation: Operation, count: int) -> list[Any]:
     return [given.get(name) for name in names]
 
 
-_SUMS: dict[str, Callable[..., WeightedSum]] = {"convolution": _convolution, "linear": _linear}
-_SUMS |= dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), _matrix)
+_SUMS: dict[str, Callable[..., WeightedSum]] = {"convolution": _convolution}
+_SUMS |= dict.fromkeys(("linear", "mm", "addmm", "bmm", "baddbmm"), _matrix)
+_SUMS |= dict.fromkeys(("mean", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d", "sum"), _mean)
+"""The operations that end a trace."""
 
 
 ACTIVATIONS = frozenset(
@@ -215,33 +187,27 @@ class Step:
     """The operation in float64."""
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
-    """A value of the pass: the sum that it starts from (None: it comes from the image), and the steps after it."""
-
-    value: float
-    sum: WeightedSum | None
-    steps: tuple[Step, ...]
-    ref: Ref
-    position: int
-    """Where the walk ended: the tensor, and the flat position there."""
+Walk = tuple[float, WeightedSum | None, tuple[Step, ...]]
+"""A value of the pass, the sum that it starts from (None: it comes from the image), and the steps after it."""
 
 
 def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> Walk:
     """Go back from a value, given by its flat position, to the next sum of products or to the image.
 
-    Errors   UnsupportedOperation for an operation that is neither a sum nor a step
+    `names` are the names of layers by the address of their weights.
+
+    Errors   UnsupportedOperation for an operation that is neither a sum nor a step, and a transposed convolution
     """
     value, total = _value(recorder, ref, position), None
     steps: list[Step] = []
     while True:
-        ref, moved, _ = follow(recorder, ref, torch.tensor([position]))
+        ref, moved = follow(recorder, ref, torch.tensor([position]))
         position = int(moved)
         operation = recorder.made_by(ref)
         if operation is None or position < 0:
             break
-        if is_sum(operation):
-            total = weighted_sum(recorder, operation, recorder.value(ref).shape, position, names)
+        if operation.name in _SUMS:
+            total = _SUMS[operation.name](recorder, operation, unravel(position, recorder.value(ref).shape), names)
             break
         after = _value(recorder, ref, position)
         found, ref, position = _before(recorder, operation, ref, position)
@@ -249,7 +215,7 @@ def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> 
             kind, numbers, apply = found
             name = operation.name if kind == "activation" else ""
             steps.append(Step(kind, name, _value(recorder, ref, position), after, numbers, apply))
-    return Walk(value, total, tuple(reversed(steps)), ref, position)
+    return value, total, tuple(reversed(steps))
 
 
 def _before(recorder: Recorder, operation: Operation, ref: Ref, position: int) -> tuple[Found | None, Ref, int]:
@@ -334,32 +300,26 @@ _STEPS: dict[str, Callable[[Recorder, Operation, int], Found]] = {
 }
 
 
-class _Operand(NamedTuple):
-    value: float
-    ref: Ref | None = None
-    position: int = 0
-    order: tuple[bool, int, int] = (False, -1, 0)
-    """Whether it was computed in the pass, then its size and the number of its operation: the largest is followed."""
-
-
 def _binary(recorder: Recorder, operation: Operation, shape: torch.Size, position: int) -> tuple[Found, Ref, int]:
     """Return a sum or a product of two values: one that was computed is followed, the other is a number."""
-    operands = [_operand(recorder, each, shape, position) for each in operation.args[:2]]
-    followed = int(operands[1].order > operands[0].order)
-    own, other = operands[followed], operands[1 - followed].value
-    assert own.ref is not None, "one operand is a tensor of the pass"
+    given, index = operation.args[:2], unravel(position, shape)
+
+    def order(k: int) -> tuple[int, int]:
+        """Return the size and the number of the operation of a value that was computed: the largest is followed."""
+        if not isinstance(given[k], Ref):
+            return -1, 0
+        made = recorder.made_by(given[k])
+        return (0, 0) if made is None else (recorder.value(given[k]).numel(), made.number)
+
+    def position_in(ref: Ref) -> int:
+        sizes = recorder.value(ref).shape  # broadcast to the shape
+        return int(_flat([i % size for i, size in zip(index[len(index) - len(sizes) :], sizes, strict=True)], sizes))
+
+    followed = max(0, 1, key=order)
+    own, other = given[followed], given[1 - followed]
+    added = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
     sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
-    return _arithmetic(operation.name, sign, followed, other), own.ref, own.position
-
-
-def _operand(recorder: Recorder, given: Any, shape: torch.Size, position: int) -> _Operand:
-    if not isinstance(given, Ref):
-        return _Operand(float(given))
-    tensor, made = recorder.value(given), recorder.made_by(given)
-    numbers: Tensor = torch.arange(tensor.numel()).reshape(tensor.shape).expand(shape)
-    at = int(numbers.reshape(-1)[position])
-    order = (False, 0, 0) if made is None else (True, tensor.numel(), made.number)
-    return _Operand(_value(recorder, given, at), given, at, order)
+    return _arithmetic(operation.name, sign, followed, added), own, position_in(own)
 
 
 def _arithmetic(name: str, sign: float, followed: int, other: float) -> Found:

@@ -16,10 +16,10 @@ from explainers.call.layers import layer_layout
 from explainers.call.run import Run, open_run
 from explainers.errors import BadImages, BadOption, NoSpatialOutput, UnsupportedModel, UnsupportedOperation, shorten
 from explainers.experiments.arithmetic.recording import Recorder, unravel
-from explainers.experiments.arithmetic.sums import Step, Walk, WeightedSum, walk
+from explainers.experiments.arithmetic.sums import Step, WeightedSum, walk
 from explainers.experiments.interventions.changes import check_cell, position_numbers
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.options import LayerName, check_keywords, whole_number
+from explainers.options import LayerName, check_keywords, check_whole, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,7 @@ def trace_value(
         ('convolution', True)
     """
     _check_one(model, image)
-    if whole_number(path) is None or path < 0:
-        raise BadOption(f"path={shorten(path)} is not valid. Give the number of sums on the path, 0 for none.")
+    check_whole(0, path=path)
     model = model if forward is None else wrap_forward(model, forward, image)
     with open_run(model, image) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False)
@@ -118,14 +117,14 @@ def trace_value(
         with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
             output = run.forward.outputs(layout, run.images)
         position, cell = _position(layout, output, channel, cell)
-        found = walk(recorder, recorder.ref(output), position, names)
-        if found.sum is None:
+        value, total, steps = walk(recorder, recorder.ref(output), position, names)
+        if total is None:
             raise UnsupportedModel(
                 f"The values of layer {layout.name!r} are those of the image, so no products are computed. Choose a "
                 "layer after the first convolution."
             )
-        strongest = _path(recorder, found, path, names)
-        return ValueTrace(layout.name, found.value, found.sum, found.steps, strongest, channel, cell)
+        strongest = _path(recorder, total, path, names)
+        return ValueTrace(layout.name, value, total, steps, strongest, channel, cell)
 
 
 @check_keywords
@@ -157,13 +156,13 @@ def trace_attention(
             raise UnsupportedModel(f"Layer {layer!r} contains no attention. Attentions of this network: {known}.")
         weights = inside[0].weights
         rows = weights.reshape(-1, *weights.shape[-2:])
-        for (name, value), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
-            _check_number(name, value, count, layer)
+        for (name, number), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
+            _check_number(name, number, count, layer)
         position = (head * rows.shape[1] + query) * rows.shape[2] + key
-        found = walk(recorder, recorder.ref(weights), position, names)
-        if found.sum is None:
+        value, total, steps = walk(recorder, recorder.ref(weights), position, names)
+        if total is None:
             raise UnsupportedModel(f"The attention of {layer!r} is not computed from a product. Choose another layer.")
-        return ValueTrace(inside[0].path, found.value, found.sum, found.steps)
+        return ValueTrace(inside[0].path, value, total, steps)
 
 
 def _check_one(model: nn.Module, image: Tensor) -> None:
@@ -206,12 +205,10 @@ def _check_number(name: str, value: int, count: int, layer: str) -> None:
         raise BadOption(f"{name}={shorten(value)} does not exist: layer {layer!r} has {name}s 0 to {count - 1}.")
 
 
-def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) -> tuple[PathStep, ...]:
+def _path(recorder: Recorder, total: WeightedSum | None, count: int, names: dict[int, str]) -> tuple[PathStep, ...]:
     """Return the largest product of the sum, of the sum of its input, and so on."""
     found: list[PathStep] = []
-    current = start
-    while current.sum is not None and len(found) < count:
-        total = current.sum
+    while total is not None and len(found) < count:
         products = total.products.abs().masked_fill(~total.inside, -1)
         if not products.numel() or float(products.max()) <= 0:
             break
@@ -226,7 +223,7 @@ def _path(recorder: Recorder, start: Walk, count: int, names: dict[int, str]) ->
         factors = float(total.inputs[index]), float(total.weights[index])
         found.append(PathStep(total.name, total.kind, index, channel, cell, *factors))
         try:
-            current = walk(recorder, source, position, names)
+            total = walk(recorder, source, position, names)[1]
         except UnsupportedOperation:  # the path ends at an operation without products, such as a sort
             break
     return tuple(found)

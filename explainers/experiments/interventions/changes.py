@@ -13,7 +13,7 @@ from torch import Tensor
 from explainers.errors import BadOption, NoSpatialOutput, UnsupportedModel, kind_of, shorten
 from explainers.hooks.records import match_quantization, single_tensor
 from explainers.layers.layout import LayerLayout, nothing_spatial
-from explainers.options import whole_number, whole_numbers
+from explainers.options import check_finite, check_whole, whole_number, whole_numbers
 
 Function = Callable[[Tensor], Tensor]
 """Receives the selected channels [N, k, ...] and returns their new values in the same shape."""
@@ -26,7 +26,7 @@ class Scale:
     factor: float
 
     def __post_init__(self) -> None:
-        _check_finite("factor", self.factor)
+        check_finite("factor", self.factor)
 
     def __call__(self, values: Tensor) -> Tensor:
         return values * self.factor
@@ -44,7 +44,7 @@ class Clamp:
             raise BadOption("Clamp() has no limit. Give low, high or both: Clamp(0, 1).")
         for name, value in vars(self).items():
             if value is not None:
-                _check_finite(name, value)
+                check_finite(name, value)
         if self.low is not None and self.high is not None and self.low > self.high:
             raise BadOption(f"Clamp({self.low}, {self.high}) is empty. Give a low that is at most high.")
 
@@ -63,11 +63,8 @@ class AddNoise:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_finite("std", self.std)
-        if self.std < 0:
-            raise BadOption(f"std={self.std} is negative. Give a number of at least 0.")
-        if whole_number(self.seed) is None or self.seed < 0:
-            raise BadOption(f"seed={shorten(self.seed)} is not valid. Give an integer of at least 0.")
+        check_finite("std", self.std, "a number of at least 0", least=0)
+        check_whole(0, seed=self.seed)
 
     def __call__(self, values: Tensor) -> Tensor:
         # Drawn on the CPU, so that a seed has the same noise on every device.
@@ -131,7 +128,7 @@ def as_function(value: Any) -> Function:
             raise BadOption("value has numbers that are not finite (NaN or infinity). Give finite numbers.")
         return Constant(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        _check_finite("value", value)
+        check_finite("value", value)
         return lambda values: torch.full_like(values, value)
     if callable(value) and not isinstance(value, type):
         return lambda values: _check_result(value(values), values)
@@ -182,12 +179,6 @@ def _check_result(changed: Any, values: Tensor) -> Tensor:
             f"The function returned {found}. It must return a tensor of the same shape, {tuple(values.shape)}."
         )
     return changed.to(values)
-
-
-def _check_finite(name: str, value: Any) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise BadOption(f"{name}={shorten(value)} is not valid. Give a finite number.")
 
 
 def describe_change(value: Any) -> str:

@@ -39,10 +39,6 @@ _CONSTANT = "the map's sums, or the score's losses, are the same for all replace
 Samples = Annotated[int, Range(2, 10000, 1, help="perturbed images; one forward pass each, shared by all maps")]
 
 
-def _forwards(options: Any) -> int:
-    return int(options["samples"])
-
-
 @metric(
     title="Infidelity",
     videos=False,
@@ -52,7 +48,7 @@ def _forwards(options: Any) -> int:
     higher=False,
     score="target",
     factor_free=lambda options: options["normalize"],
-    forwards=_forwards,
+    forwards=lambda options: options["samples"],
 )
 def infidelity(
     trial: Trial,
@@ -160,7 +156,7 @@ def _why_no_derivatives(candidate: Candidate, images: Tensor) -> str:
     unit="correlation",
     higher=True,
     score="target",
-    forwards=_forwards,
+    forwards=lambda options: options["samples"],
 )
 def mu_fidelity(
     trial: Trial,

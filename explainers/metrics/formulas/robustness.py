@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -31,10 +31,6 @@ Samples = Annotated[int, Range(1, 1000, 1, help="changed images; one run of the 
 _DIRECTIONS = ((0, 1), (0, -1), (1, 0), (-1, 0))
 
 
-def _runs(options: Any) -> int:
-    return int(options["samples"])
-
-
 @metric(
     title="Sensitivity-max",
     question="How much can the map change under a small change of the image?",
@@ -42,7 +38,7 @@ def _runs(options: Any) -> int:
     unit="relative change",
     higher=False,
     reruns=True,
-    forwards=_runs,
+    forwards=lambda options: options["samples"],
 )
 def sensitivity_max(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 10) -> Measurement:
     """Sensitivity-max: the largest relative change of the map among images within a radius.
@@ -71,7 +67,7 @@ def sensitivity_max(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 1
     unit="relative change per unit of input",
     higher=False,
     reruns=True,
-    forwards=_runs,
+    forwards=lambda options: options["samples"],
 )
 def local_lipschitz(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 10) -> Measurement:
     """Local Lipschitz constant: the largest ratio of the map's change to the image's change within a radius.
@@ -100,7 +96,7 @@ def local_lipschitz(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 1
     unit="rank correlation",
     higher=True,
     reruns=True,
-    forwards=_runs,
+    forwards=lambda options: options["samples"],
 )
 def noise_stability(trial: Trial, *, radius: Radius = 0.02, samples: Samples = 10) -> Measurement:
     """Stability under noise: the mean rank correlation of the map with the maps of images within a radius.

@@ -43,7 +43,7 @@ export function mount(element, props, trigger) {
 
   const paint = () => {
     surface.fit();
-    if (!value.map) return surface.drawImage();
+    if (!value.map) return surface.drawPhoto();
     surface.paint(view(unpackMap(value.map), { signed: false }));
     surface.mix(1);
   };

@@ -186,7 +186,7 @@ export class Surface {
   }
 
   /** Draw the image without a map. */
-  drawImage() {
+  drawPhoto() {
     this.schedule(null);
     this.rendering = null;
     if (!this.image) return;

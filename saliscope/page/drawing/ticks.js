@@ -26,16 +26,24 @@ export function roundTicks(low, high, most = 5) {
 }
 
 /**
- * Return the ticks of a color bar as text; the outermost ones say whether colors saturate there.
+ * Return the outermost ticks of a color bar as text, which say whether colors saturate there.
  * @param {import("./paint.js").Rendering} rendering
  * @returns {{text: string, at: number}[]}
  */
-export function ticksOf({ low, high, clipped, colors }) {
-  const ticks = roundTicks(low, high).map(({ value, at }) => ({ text: formatValue(value), at }));
-  const isFar = ({ at }) => at > 0.14 && at < 0.86;
-  const ends = [
+export function endTicks({ low, high, clipped, colors }) {
+  return [
     { text: `${clipped && colors === "signed" ? "≤ " : ""}${formatValue(low)}`, at: 0 },
     { text: `${clipped ? "≥ " : ""}${formatValue(high)}`, at: 1 },
   ];
-  return [ends[0], ...ticks.filter(isFar), ends[1]];
+}
+
+/**
+ * Return the ticks of a color bar as text.
+ * @param {import("./paint.js").Rendering} rendering
+ * @returns {{text: string, at: number}[]}
+ */
+export function ticksOf(rendering) {
+  const [first, last] = endTicks(rendering);
+  const ticks = roundTicks(rendering.low, rendering.high).map(({ value, at }) => ({ text: formatValue(value), at }));
+  return [first, ...ticks.filter(({ at }) => at > 0.14 && at < 0.86), last];
 }

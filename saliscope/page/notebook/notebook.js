@@ -2,7 +2,7 @@
 import { cellAt, followCells } from "../drawing/cells.js";
 import { drawBar, view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
-import { ticksOf } from "../drawing/ticks.js";
+import { endTicks } from "../drawing/ticks.js";
 import { describeCell, floats, formatExact, make } from "../wire.js";
 
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
@@ -93,8 +93,8 @@ class NotebookMap {
     if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
     this.widen();
     drawBar(this.bar, this.rendering);
-    const ticks = ticksOf(this.rendering);
-    const [first, last] = [ticks[0].text, `${ticks.at(-1).text} ${this.unit}`];
+    const ticks = endTicks(this.rendering);
+    const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
     this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
     this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
     this.paint();

@@ -40,7 +40,7 @@ class View extends Component {
     this.rendering = null; // how the map is drawn, see `view` in paint.js
     this.cache = new MapCache();
     this.build();
-    this.surface = new Surface(this.canvas, () => (this.map ? this.redraw() : this.surface.drawImage()));
+    this.surface = new Surface(this.canvas, () => (this.map ? this.redraw() : this.surface.drawPhoto()));
     this.binding = props.address ? new AddressBinding(this) : null;
   }
 
@@ -206,7 +206,7 @@ class View extends Component {
     this.map = null;
     this.tools.signed.root.hidden = true;
     this.surface.fit();
-    this.surface.drawImage();
+    this.surface.drawPhoto();
     this.scale.clear();
     this.pointer.over(null, {});
   }
