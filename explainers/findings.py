@@ -105,6 +105,8 @@ def note_records(parts: Sequence[Record], target: Target | None) -> None:
     whole.raw = torch.cat(raw) if len(raw) == len(parts) else None
     whole.target, whole.layer = target, parts[0].layer
     whole.placement = join_placements([part.placement for part in parts])
+    whole.done, whole.total = sum(part.done for part in parts), sum(part.total for part in parts)
+    whole.stopped_by = next((part.stopped_by for part in parts if part.stopped_by), "")
     for index, part in enumerate(parts):
         whole.options |= part.options
         whole.findings += [(index, finding) for _, finding in part.findings]

@@ -141,6 +141,9 @@ def test_progress_of_a_batch_that_runs_image_by_image(stop):
     fractions = [each.fraction for each in seen]
     assert fractions == sorted(fractions) and all(each.map.shape == found.shape == (2, 32, 32) for each in seen)
     assert len(seen) == stop if stop else fractions[-1] == 1
+    whole = explain("rise", nets.Scaled(), BYTES, 1, samples=6, batch_size=2, progress=lambda step: stop is None)
+    assert (whole.done == whole.total) is (stop is None)
+    assert all(("stopped_early" in {each.code for each in own}) is bool(stop) for own in whole.findings)
 
 
 def test_options_with_one_entry_for_each_image_are_divided():
