@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -17,20 +18,16 @@ from explainers.dtypes import to_float64
 from explainers.keywords import Call, Limits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.options import Choice, LayerName, Range, check_keywords
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
+_features = partial(method, family="features", returns="features", unit="", reads_class=False, reduce="norm")
 
-@method(
-    family="features",
-    returns="features",
-    unit="",
+
+@_features(
     title="Feature maps",
-    reads_class=False,
-    reduce="norm",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def feature_maps(
     model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
@@ -52,15 +49,10 @@ def feature_maps(
     return features(model, images, layer)
 
 
-@method(
-    family="features",
-    returns="features",
-    unit="",
+@_features(
     title="Token PCA",
-    reads_class=False,
-    reduce="norm",
     paper="Amir et al. 2021, arXiv:2112.05814",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def token_pca(
     model: nn.Module,
@@ -100,15 +92,8 @@ def token_pca(
     return maps
 
 
-@method(
-    family="features",
-    returns="features",
-    unit="share",
-    title="Attention heads",
-    reads_class=False,
-    reduce="sum",
-    needs=why_not,
-    paper="Caron et al. 2021, arXiv:2104.14294",
+@_features(
+    unit="share", title="Attention heads", reduce="sum", needs=why_not, paper="Caron et al. 2021, arXiv:2104.14294"
 )
 def attention_heads(
     model: nn.Module,

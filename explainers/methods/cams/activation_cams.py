@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -29,13 +30,20 @@ from explainers.keywords import Call
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
-from explainers.registry import METHODS, method
+from explainers.registry import METHODS, method, on_lite0
 from explainers.targets import TargetLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
 # Maximum number of positions; their kernel matrix takes 0.5 GB.
 _POSITIONS = 8000
-_CLASS_AGNOSTIC = "the map is computed only from the layer's activations and does not depend on the score"
+_class_agnostic = partial(
+    method,
+    family="cam",
+    returns="grid",
+    gradients=False,
+    reads_class=False,
+    scale_free="the map is computed only from the layer's activations and does not depend on the score",
+)
 
 
 @method(family="cam", returns="grid", title="CAM", paper="Zhou et al. 2016, arXiv:1512.04150")
@@ -71,15 +79,10 @@ def cam(
     return (weights * a).sum(dim=1)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="Eigen-CAM",
-    gradients=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Muhammad & Yeasin 2020, arXiv:2008.00299",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def eigen_cam(
     model: nn.Module,
@@ -165,15 +168,10 @@ def seg_eigen_cam(
     return _per_image(lambda planes: make_peak_positive(_project(planes)), g.abs() * a)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="KPCA-CAM",
-    gradients=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Karmani et al. 2024, arXiv:2410.00267",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def kpca_cam(
     model: nn.Module,
@@ -212,17 +210,11 @@ def kpca_cam(
     return _per_image(lambda planes: _kernel_component(planes, kernel, width), a)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="FEM",
-    gradients=False,
     signed=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Fuad et al. 2020, hal-02963298",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def fem(
     model: nn.Module,
@@ -261,18 +253,15 @@ def fem(
     return (strong.mean(dim=cell_axes(a), keepdim=True) * a).sum(dim=1)
 
 
-@method(
+@_class_agnostic(
     family="features",
     returns="features",
     unit="",
     title="Deep feature factorization",
     signed=False,
     reduce="norm",
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Collins et al. 2018, arXiv:1806.10206",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def deep_feature_factorization(
     model: nn.Module,

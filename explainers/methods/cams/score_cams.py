@@ -31,7 +31,7 @@ from explainers.methods.cams.channel_groups import group_channels
 from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 Weights = Annotated[
@@ -131,8 +131,7 @@ def score_cam(
 @_softmax_cam(
     title="SS-CAM",
     paper="Wang et al. 2020, arXiv:2006.14255",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def ss_cam(
     model: nn.Module,

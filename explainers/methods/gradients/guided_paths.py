@@ -21,7 +21,7 @@ from explainers.methods.gradients.path_integrals import Start, measures_gap, not
 from explainers.methods.gradients.quadrature import spread
 from explainers.options import Range
 from explainers.perturbation.baselines import baseline_of
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 
@@ -30,8 +30,7 @@ from explainers.targets import TargetLike
     returns="pixels",
     title="Guided integrated gradients",
     paper="Kapishnikov et al. 2021, arXiv:2106.09788",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
-    "centered blob. Use gradient SHAP instead.",
+    caution=on_lite0("not significantly better than the image's edges or a centered blob", "gradient SHAP instead"),
 )
 def guided_integrated_gradients(
     model: nn.Module,

@@ -12,6 +12,7 @@ images.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -25,9 +26,10 @@ from explainers.keywords import Cost
 from explainers.options import Range, Seed
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
+_squared = partial(method, family="gradient", returns="pixels", unit="squared logit per unit of input", signed=False)
 Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
 Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
 
@@ -39,8 +41,7 @@ Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise
     title="SmoothGrad",
     reduce="abs_max",
     paper="Smilkov et al. 2017, arXiv:1706.03825",
-    caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
-    "Use SmoothGrad squared or VarGrad instead.",
+    caution=on_lite0("about as good as the image's edges or a centered blob", "SmoothGrad squared or VarGrad instead"),
 )
 def smooth_grad(
     model: nn.Module,
@@ -70,14 +71,7 @@ def smooth_grad(
         return _mean_over_noise(run, samples, sigma, seed, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    unit="squared logit per unit of input",
-    title="SmoothGrad squared",
-    signed=False,
-    paper="Hooker et al. 2019, arXiv:1806.10758",
-)
+@_squared(title="SmoothGrad squared", paper="Hooker et al. 2019, arXiv:1806.10758")
 def smooth_grad_squared(
     model: nn.Module,
     images: Tensor,
@@ -107,14 +101,7 @@ def smooth_grad_squared(
         return _mean_over_noise(run, samples, sigma, seed, Tensor.square, lambda mean: mean.sum(1))
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    unit="squared logit per unit of input",
-    title="VarGrad",
-    signed=False,
-    paper="Adebayo et al. 2018, arXiv:1810.03307",
-)
+@_squared(title="VarGrad", paper="Adebayo et al. 2018, arXiv:1810.03307")
 def var_grad(
     model: nn.Module,
     images: Tensor,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -27,11 +28,14 @@ from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_leg
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, values of t [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
+
+_path_integral = partial(method, family="gradient", returns="pixels")
+_MANY_BASELINES = "gradient SHAP instead, which averages over many baselines"
 
 GAP = 0.01
 """Relative gap between a map's sum and the difference of scores above which a finding reports it."""
@@ -45,13 +49,10 @@ Steps = Annotated[
 Start = Annotated[Baseline, Choice(*NAMES, help="start of the path")]
 
 
-@method(
-    family="gradient",
-    returns="pixels",
+@_path_integral(
     title="Integrated gradients",
     paper="Sundararajan et al. 2017, arXiv:1703.01365",
-    caution="On EfficientNet-Lite0, its maps were about as good as a centered blob. Use gradient SHAP "
-    "instead, which averages over many baselines.",
+    caution=on_lite0("about as good as a centered blob", _MANY_BASELINES),
 )
 def integrated_gradients(
     model: nn.Module,
@@ -101,13 +102,10 @@ def integrated_gradients(
         return attribution
 
 
-@method(
-    family="gradient",
-    returns="pixels",
+@_path_integral(
     title="Blur integrated gradients",
     paper="Xu et al. 2020, arXiv:2004.03383",
-    caution="On EfficientNet-Lite0, its maps were no better than a centered blob, and about as good by magnitude. "
-    "Use gradient SHAP instead, which averages over many baselines.",
+    caution=on_lite0("no better than a centered blob, and about as good by magnitude", _MANY_BASELINES),
     videos=False,
 )
 def blur_integrated_gradients(
@@ -154,12 +152,7 @@ def blur_integrated_gradients(
         return attribution
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    title="Gradient SHAP",
-    paper="Lundberg & Lee 2017, arXiv:1705.07874",
-)
+@_path_integral(title="Gradient SHAP", paper="Lundberg & Lee 2017, arXiv:1705.07874")
 def gradient_shap(
     model: nn.Module,
     images: Tensor,

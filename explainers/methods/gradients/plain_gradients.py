@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.keywords import Call
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 
@@ -23,8 +23,9 @@ from explainers.targets import TargetLike
     title="Saliency",
     reduce="abs_max",
     paper="Simonyan et al. 2013, arXiv:1312.6034",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
-    "Use SmoothGrad squared or gradient SHAP instead.",
+    caution=on_lite0(
+        "no better than the image's edges or a centered blob", "SmoothGrad squared or gradient SHAP instead"
+    ),
 )
 def saliency(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Saliency: the gradient of the score with respect to the input, signed.
@@ -53,8 +54,7 @@ def saliency(model: nn.Module, images: Tensor, target: TargetLike = None, **call
     returns="pixels",
     title="Input × gradient",
     paper="Shrikumar et al. 2016, arXiv:1605.01713",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges or a centered blob. "
-    "Use gradient SHAP or LRP instead.",
+    caution=on_lite0("no better than the image's edges or a centered blob", "gradient SHAP or LRP instead"),
 )
 def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Input × gradient: the score's first-order term in each input value.

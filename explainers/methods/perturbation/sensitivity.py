@@ -8,6 +8,7 @@ Both indices are normalized: they do not depend on the scale of the score, and a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -25,14 +26,13 @@ from explainers.perturbation.segments import parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
+_index = partial(method, family="perturbation", returns="heat", signed=False)
 
-@method(
-    family="perturbation",
-    returns="heat",
+
+@_index(
     title="Sobol indices",
     paper="Fel et al. 2021, arXiv:2111.04138",
     scale_free="Values are fractions of the score's variance.",
-    signed=False,
 )
 def sobol(
     model: nn.Module,
@@ -117,13 +117,10 @@ def _note_no_effect(run: Run, reached: list[Tensor]) -> None:
             )
 
 
-@method(
-    family="perturbation",
-    returns="heat",
+@_index(
     title="HSIC",
     paper="Novello et al. 2022, arXiv:2206.06219",
     scale_free="Values measure dependence; the bandwidth of the score's kernel adapts to the scale of the score.",
-    signed=False,
 )
 def hsic(
     model: nn.Module,
