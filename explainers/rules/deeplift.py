@@ -41,7 +41,6 @@ _PRODUCTS = (
 _FACTORS: dict[str, tuple[tuple[int, ...], int]] = dict.fromkeys(_PRODUCTS.split(), ((0, 1), 1))
 _FACTORS |= dict.fromkeys(("Addbmm", "Addmm", "Addmv", "Baddbmm"), ((1, 2), 1))
 _FACTORS |= dict.fromkeys(("Div", "GridSampler2D", "GridSampler3D"), ((1,), 0))
-KNOWN = STRUCTURE | frozenset(_LINEAR.split()) | frozenset(_FACTORS)
 
 _OTHER_BASELINE = "Give another baseline: baseline='blur', 'noise' or 'mean', a number or a tensor."
 
@@ -53,8 +52,11 @@ class _Diverged(UnsupportedOperation):
 class Rescale(Interception):
     """The mode of both runs: the baseline run records the tape; the image run, inside `replay`, reads it."""
 
+    known = STRUCTURE | frozenset(_LINEAR.split()) | frozenset(_FACTORS)
+    factors = _FACTORS
+
     def __init__(self, network: nn.Module) -> None:
-        super().__init__(network, "DeepLIFT", KNOWN, _FACTORS)
+        super().__init__(network, "DeepLIFT")
         self._replays = False
         self._tape: list[tuple[str, list[Tensor]]] = []
         self._at = 0

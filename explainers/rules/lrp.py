@@ -61,9 +61,10 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[
 def winning_probability(run: Run, contrast: bool) -> Tensor:
     """Compute the marginal winning probability of excitation backprop for every input value, [N, C, H, W].
 
-    With `contrast`, negative evidence for the class in the last layer is subtracted from positive evidence.
+    Layers have the rule z_plus without biases (Zhang et al. 2016, eq. 5). With `contrast`, negative evidence for the
+    class in the last layer is subtracted from positive evidence.
     """
-    mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(), contrast)
+    mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(zero_bias=True), contrast)
     probability, _ = _backward(run, mode, lambda output: output)
     for index, total in enumerate(probability.flatten(1).sum(1).tolist()):
         if not contrast and total < 0.99:

@@ -13,15 +13,16 @@ Source   Achtibat et al. 2024, arXiv:2402.05602
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from explainers.call.scores import at_least_float32
 from explainers.rules.decompositions import attention
 from explainers.rules.lrp_operations import Relevance
-from explainers.rules.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.rules.lrp_rules import linear_vjp, safe_divide, stabilize
 from explainers.rules.operations import Call, mark, with_custom_backward
 
 
@@ -30,10 +31,8 @@ class AttentionRelevance(Relevance):
 
     absorbing = ("softmaxes",)
 
-    def __init__(self, network: nn.Module, method: str, rule_map: RuleMap, parameters: RuleParameters) -> None:
-        super().__init__(network, method, rule_map, parameters)
-        self.rules["softmax"] = self._skip_constants(self._softmax)
-        self.rules["scaled_dot_product_attention"] = self._skip_constants(attention)
+    def operations(self) -> dict[str, Callable[[Call], Any]]:
+        return super().operations() | {"softmax": self._softmax, "scaled_dot_product_attention": attention}
 
     def _softmax(self, call: Call) -> Tensor:
         """Return the softmax, with relevance for its logits; a logit of -inf has none."""

@@ -21,19 +21,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from explainers.call.scores import at_least_float32
 from explainers.rules.decompositions import DECOMPOSED, normalize_with
-from explainers.rules.lrp_layers import LAYERS, LayerRelevance, mark_linear
-from explainers.rules.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.rules.lrp_layers import LayerRelevance, mark_linear
+from explainers.rules.lrp_rules import linear_vjp, safe_divide, stabilize
 from explainers.rules.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "
     "MaxPool2D MaxPool3DWithIndices Median Min Minimum MkldnnMaxPool2D Sort Topk"
 )
-KNOWN = STRUCTURE | frozenset(_WINNERS.split())
 
 NEARLY_POSITIVE = (
     "relu relu6 hardtanh threshold clamp clamp_min clip silu gelu mish hardswish softplus sigmoid hardsigmoid".split()
@@ -54,34 +53,20 @@ _SUMS = ("add", "sub", "rsub")
 class Relevance(LayerRelevance):
     """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
+    known = STRUCTURE | frozenset(_WINNERS.split())
     absorbing: tuple[str, ...] = ()
     """Operations that absorb relevance besides biases and ε, in the words of findings."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        method: str,
-        rule_map: RuleMap | None,
-        parameters: RuleParameters,
-        contrast: bool = False,
-    ):
-        super().__init__(network, method, KNOWN, rule_map, parameters, contrast)
-        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(LAYERS, self.layer_with_weights)
-        rules |= dict.fromkeys(_LINEAR, self._linear)
-        rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
-        rules |= dict.fromkeys(_PRODUCTS, self._bilinear)
-        rules |= {"batch_norm": self.batch_norm, "neg": self._activation, "pow": self._power}
+    def operations(self) -> dict[str, Callable[[Call], Any]]:
+        rules = super().operations() | dict.fromkeys(_LINEAR, self._linear)
+        rules |= dict.fromkeys(ACTIVATIONS if self.rule_map else NEARLY_POSITIVE, self._activation)
+        rules |= dict.fromkeys(_PRODUCTS, self._bilinear) | {"neg": self._activation, "pow": self._power}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
-        if rule_map is not None:
-            rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
-            rules |= {"layer_norm": self._norm_layer, "group_norm": self._norm_layer}
-            rules["scaled_dot_product_attention"] = self._attention
-        composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
-        self.rules = {name: self._skip_constants(rule) for name, rule in (composed | rules).items()}
-
-    @staticmethod
-    def _skip_constants(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
-        return lambda call: rule(call) if call.depends_on_image else call.call_original()
+        if self.rule_map is None:
+            return {name: DECOMPOSED[name] for name in _EXCITING} | rules
+        rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
+        rules |= {"layer_norm": self._norm_layer, "group_norm": self._norm_layer}
+        return DECOMPOSED | rules | {"scaled_dot_product_attention": self._attention}
 
     # One input
 
