@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from explainers.call.run import activations_and_gradients
-from explainers.findings import note_finding
+from explainers.findings import note_images
 from explainers.keywords import Call
 from explainers.methods.cams.class_contrast import (
     against_nearest,
@@ -62,13 +62,12 @@ def shapley_cam(
     if score != "logit" and among_scores(target):
         target = derive_target(target, residual_softmax if score == "rest" else probability, needed=False)
     a, g, curved = hessian_activations(model, images, layer, target)
-    for n in (~curved.flatten(1).any(1)).nonzero()[:, 0].tolist():
-        note_finding(
-            "no_curvature",
-            "The Hessian term is zero: the score is piecewise linear in this layer, so the map equals Grad-CAM.",
-            {} if score == "rest" else {"score": "rest"},
-            n,
-        )
+    note_images(
+        ~curved.flatten(1).any(1),
+        "no_curvature",
+        "The Hessian term is zero: the score is piecewise linear in this layer, so the map equals Grad-CAM.",
+        {} if score == "rest" else {"score": "rest"},
+    )
     return FORMULAS["grad_cam"](a, g - curved / 2)
 
 

@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 from explainers.call.run import activations_and_gradients, layer_with_patch_gradients, open_run
 from explainers.call.scores import cell_axes, maps_of
 from explainers.dtypes import float64_device, to_float64
-from explainers.findings import note_finding, note_gradient
+from explainers.findings import note_gradient, note_images
 from explainers.keywords import Call, Cost
 from explainers.options import LayerName, Range, Relu, Seed
 from explainers.perturbation.baselines import extremes
@@ -316,11 +316,9 @@ def smooth_grad_cam_pp(
 def _note_constant_gradients(first: Tensor, second: Tensor) -> None:
     """Note images whose noisy copies all have the same gradient, as happens before pooling and a linear head."""
     spread = (second - first**2).flatten(1).amax(1)
-    for n in (spread <= 1e-9 * second.flatten(1).amax(1)).nonzero()[:, 0].tolist():
-        note_finding(
-            "unmoved_by_noise",
-            "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
-            "earlier layer for noise to have an effect.",
-            {},
-            n,
-        )
+    note_images(
+        spread <= 1e-9 * second.flatten(1).amax(1),
+        "unmoved_by_noise",
+        "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
+        "earlier layer for noise to have an effect.",
+    )

@@ -22,8 +22,9 @@ from explainers.call.batch_size import max_tensor_count
 from explainers.call.loop import RetrySmaller
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.errors import is_out_of_memory
-from explainers.findings import note_finding
+from explainers.findings import note_finding, note_images
 from explainers.keywords import Cost, Limits, SteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
@@ -296,17 +297,16 @@ class _MaskedScores:
         if self.weights != "softmax":
             return
         shares = self._weights(varying) * self.a.shape[1]
-        for index, (low, high) in enumerate(zip(shares.amin(1).tolist(), shares.amax(1).tolist(), strict=True)):
-            if high - low < _UNIFORM:
-                note_finding(
-                    "uniform_weights",
-                    f"The weights of the {self.a.shape[1]} channels are nearly uniform ({low:.2f} to {high:.2f} times "
-                    "the mean weight), so the map is nearly the mean activation for any class.",
-                    {"weights": "increase"},
-                    index,
-                    low=low,
-                    high=high,
-                )
+        low, high = shares.amin(1), shares.amax(1)
+        note_images(
+            to_float64(high) - to_float64(low) < _UNIFORM,
+            "uniform_weights",
+            f"The weights of the {self.a.shape[1]} channels are nearly uniform ({{low:.2f}} to {{high:.2f}} times the "
+            "mean weight), so the map is nearly the mean activation for any class.",
+            {"weights": "increase"},
+            low=low,
+            high=high,
+        )
 
 
 def _masks(planes: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -24,7 +24,7 @@ from explainers.call.loop import Loop
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
-from explainers.findings import note_finding
+from explainers.findings import note_images
 from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import NoiseSeed, scores_with, token_sums
@@ -229,15 +229,14 @@ def _note_gaps(
 ) -> None:
     """Note gaps between the sum of all units and the rise of the score [N], or large errors where it is NaN."""
     note_gap(attribution, rises, remedy, promised=bool(rises.isfinite().all()), tokens=tokens)
-    for index in rises.isnan().nonzero().flatten().tolist():
-        total, error = float(attribution[index].sum()), errors[index]
-        if error > GAP * abs(total + (0.0 if tokens is None else float(tokens[index]))):
-            note_finding(
-                "not_converged",
-                f"The integral has not converged: the error of its sum {total:.4g} is about {error:.2g}. Increase "
-                "steps to reduce the error.",
-                remedy,
-                index,
-                total=total,
-                error=error,
-            )
+    total, error = to_float64(attribution.flatten(1).sum(1)), torch.tensor(errors, dtype=torch.float64)
+    whole = total.cpu() if tokens is None else (total + tokens).cpu()
+    note_images(
+        rises.isnan().cpu() & (error > GAP * whole.abs()),
+        "not_converged",
+        "The integral has not converged: the error of its sum {total:.4g} is about {error:.2g}. Increase steps to "
+        "reduce the error.",
+        remedy,
+        total=total,
+        error=error,
+    )

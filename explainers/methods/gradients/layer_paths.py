@@ -23,7 +23,7 @@ from explainers.call.loop import now
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
-from explainers.findings import is_recording, note_finding
+from explainers.findings import is_recording, note_images
 from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
@@ -217,18 +217,16 @@ class _Halves:
 
 def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
     """Report images [N] whose estimated error is large compared with their mean gradient."""
-    for index, (own, off) in enumerate(zip(mean, error, strict=True)):
-        size, distance = float(own.norm()), float(off.norm())
-        if distance > _TOLERATED * size:
-            note_finding(
-                "not_converged",
-                f"The integral has not converged: the size of the map is {size:.4g}, and that of its error is about "
-                f"{distance:.2g} or less. Increase steps to reduce the error.",
-                finer_steps(steps),
-                index,
-                total=size,
-                error=distance,
-            )
+    size, distance = (to_float64(each.flatten(1).norm(dim=1)) for each in (mean, error))
+    note_images(
+        distance > _TOLERATED * size,
+        "not_converged",
+        "The integral has not converged: the size of the map is {total:.4g}, and that of its error is about "
+        "{error:.2g} or less. Increase steps to reduce the error.",
+        finer_steps(steps),
+        total=size,
+        error=distance,
+    )
 
 
 def scores_with(run: Run, layout: LayerLayout, outputs: Tensor) -> Tensor:
