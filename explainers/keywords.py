@@ -17,7 +17,7 @@ from typing_extensions import TypedDict, is_typeddict
 
 from explainers.call.forward_wrapper import Forward
 from explainers.call.loop import Progress
-from explainers.options import Precision, SteadyPrecision
+from explainers.options import LayerName, Precision, SteadyPrecision
 from explainers.targets import ThroughLike
 
 
@@ -28,6 +28,13 @@ class Call(TypedDict, total=False):
     """How to run a model that is not called by `model(images)`: a function from images [B, C, H, W] to its output."""
     through: ThroughLike | None
     """Keep only gradients that pass through these channels of a layer, (layer, channels), or through a direction."""
+
+
+class LayerCall(Call, total=False):
+    """Keywords of a method that explains a layer in one call; the method reads `call.get("layer")`."""
+
+    layer: LayerName | None
+    """The layer, by name or as a module. None chooses the default layer."""
 
 
 class Limits(Call, total=False):
@@ -84,4 +91,5 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
             written = getattr(annotations[name], "__forward_arg__", annotations[name])
             default = DEFAULTS.get(name)
             own.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written))
+    own.sort(key=lambda each: (each.kind, each.name != "layer"))
     return signature.replace(parameters=own)

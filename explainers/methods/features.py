@@ -15,7 +15,7 @@ from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.run import features, open_run
 from explainers.dtypes import to_float64
-from explainers.keywords import Call, Limits
+from explainers.keywords import LayerCall, Limits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.registry import method, on_lite0
@@ -29,9 +29,7 @@ _features = partial(method, family="features", returns="features", unit="", read
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
     caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
-def feature_maps(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
-) -> Tensor:
+def feature_maps(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[LayerCall]) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
     The forward pass stops at the layer.
@@ -46,7 +44,7 @@ def feature_maps(
         >>> feature_maps(model, images, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    return features(model, images, layer)
+    return features(model, images, call.get("layer"))
 
 
 @_features(
@@ -59,9 +57,8 @@ def token_pca(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
@@ -80,7 +77,7 @@ def token_pca(
         >>> token_pca(vit, images, components=3).shape
         torch.Size([1, 3, 14, 14])
     """
-    a = features(model, images, layer)
+    a = features(model, images, call.get("layer"))
     cells = to_float64(a.flatten(2).transpose(1, 2))
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
     # Singular values within the rounding error of the activations are set to 0.
@@ -100,11 +97,10 @@ def attention_heads(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     query: Annotated[
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
@@ -123,7 +119,7 @@ def attention_heads(
         >>> attention_heads(vit, images).shape
         torch.Size([1, 12, 14, 14])
     """
-    a, grid, extra = attention_at(model, images, layer)
+    a, grid, extra = attention_at(model, images, call.get("layer"))
     if a.shape[2] != a.shape[3]:  # queries of an attention pooling, which are not tokens
         return patches_of(a.mean(dim=2), grid, extra)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)

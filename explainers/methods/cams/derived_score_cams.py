@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from explainers.call.run import activations_and_gradients
 from explainers.findings import note_images
-from explainers.keywords import Call
+from explainers.keywords import LayerCall
 from explainers.methods.cams.class_contrast import (
     against_nearest,
     among_scores,
@@ -23,7 +23,7 @@ from explainers.methods.cams.class_contrast import (
 )
 from explainers.methods.cams.gradient_cams import FORMULAS
 from explainers.methods.cams.second_order import hessian_activations
-from explainers.options import Choice, LayerName, Range, Relu
+from explainers.options import Choice, Range, Relu
 from explainers.registry import method
 from explainers.targets import TargetLike
 
@@ -34,12 +34,11 @@ def shapley_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     score: Annotated[
         str, Choice("rest", "logit", "probability", help="score to explain; rest: logit + log-probability")
     ] = "rest",
     relu: Relu = True,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """ShapleyCAM: Grad-CAM with a second-order term, the Shapley value of a quadratic model of the score.
 
@@ -61,7 +60,7 @@ def shapley_cam(
     """
     if score != "logit" and among_scores(target):
         target = derive_target(target, residual_softmax if score == "rest" else probability, needed=False)
-    a, g, curved = hessian_activations(model, images, layer, target)
+    a, g, curved = hessian_activations(model, images, call.get("layer"), target)
     note_images(
         ~curved.flatten(1).any(1),
         "no_curvature",
@@ -77,14 +76,13 @@ def finer_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     references: Annotated[int, Range(1, 100, help="number of reference classes with the closest scores")] = 3,
     strength: Annotated[float, Range(0, 10, 0.1, help="weight of the reference scores that are subtracted")] = 0.6,
     weighting: Annotated[
         str, Choice("even", "likely", help="weights of the references: equal, or their probabilities")
     ] = "even",
     relu: Relu = True,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Finer-CAM: Grad-CAM of the difference between the class's score and those of the most similar classes.
 
@@ -106,5 +104,5 @@ def finer_cam(
         torch.Size([1, 7, 7])
     """
     against = derive_target(target, against_nearest(strength, references, weighting))
-    a, g = activations_and_gradients(model, images, layer, against)
+    a, g = activations_and_gradients(model, images, call.get("layer"), against)
     return FORMULAS["grad_cam"](a, g)
