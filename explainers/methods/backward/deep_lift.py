@@ -15,8 +15,7 @@ from explainers.call.scores import at_least_float32
 from explainers.errors import BadOption
 from explainers.keywords import Call, Cost
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
-from explainers.perturbation.rng import PerImageGenerators
+from explainers.perturbation.baselines import NAMES, baseline_of, noise_baselines, refuse_values
 from explainers.registry import method, on_lite0
 from explainers.rules.deeplift import deep_lift_of, note_gap
 from explainers.rules.operations import why_not
@@ -135,9 +134,5 @@ def _baselines(run: Run, baseline: Baseline, samples: int, seed: int) -> tuple[i
     if not (isinstance(baseline, str) and baseline == "noise"):
         one = baseline_of(x, baseline, seed)
         return 1, lambda index, chunk: one[index : index + 1]
-    generators, (low, span) = PerImageGenerators(len(x), seed, x.device), extremes(x)
-
-    def rows(index: int, chunk: range) -> Tensor:
-        return low[index] + span[index] * generators.uniform_noise(index, len(chunk), *x.shape[1:]).to(x)
-
-    return samples, rows
+    draw = noise_baselines(x, seed)
+    return samples, lambda index, chunk: draw(index, len(chunk))

@@ -11,7 +11,7 @@ Most of these maps are a single expression (`FORMULAS`) of two tensors:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from explainers.call.scores import cell_axes, maps_of
 from explainers.dtypes import float64_device, to_float64
 from explainers.findings import note_gradient, note_images
 from explainers.keywords import Cost, LayerCall
-from explainers.options import LayerName, Range, Relu, Seed
+from explainers.options import LayerName, Relu, Samples, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -229,10 +229,8 @@ def smooth_grad_cam_pp(
     target: TargetLike = None,
     *,
     layer: LayerName | None = None,
-    samples: Annotated[int, Range(1, 1000, help="noisy copies of the image")] = 25,
-    sigma: Annotated[
-        float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
-    ] = 0.15,
+    samples: Samples = 25,
+    sigma: Sigma = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
     **cost: Unpack[Cost],

@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.keywords import Cost
-from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
+from explainers.methods.gradients.path_integrals import NoiseSeed, Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
 from explainers.options import Range
 from explainers.perturbation.baselines import baseline_of
@@ -41,7 +41,7 @@ def guided_integrated_gradients(
     fraction: Annotated[float, Range(0, 1, 0.01, help="fraction of features changed per step")] = 0.1,
     anchors: Annotated[int, Range(0, 100, help="anchor points on the straight path")] = 9,
     baseline: Start = "zeros",
-    seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
+    seed: NoiseSeed = 0,
     **cost: Unpack[Cost],
 ) -> Tensor:
     """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.

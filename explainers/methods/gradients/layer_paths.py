@@ -27,7 +27,7 @@ from explainers.findings import is_recording, note_images
 from explainers.keywords import Cost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
-from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
+from explainers.methods.gradients.path_integrals import FIXED, NoiseSeed, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import LayerName, Range
@@ -39,7 +39,6 @@ _TOLERATED = 0.05
 """Estimated error of a mean gradient, relative to it, above which a finding reports it."""
 
 Steps = Annotated[int, Range(2, 1000, help="integration steps")]
-NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @method(

@@ -23,15 +23,13 @@ from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_halves
 from explainers.keywords import Cost
-from explainers.options import Range, Seed
+from explainers.options import Samples, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 _squared = partial(method, family="gradient", returns="pixels", unit="squared logit per unit of input", signed=False)
-Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
-Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
 
 
 @method(

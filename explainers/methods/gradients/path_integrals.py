@@ -26,7 +26,7 @@ from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
 from explainers.options import Baseline, Choice, Range, Seed
-from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
+from explainers.perturbation.baselines import NAMES, baseline_of, extremes, noise_baselines, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
@@ -47,6 +47,7 @@ Steps = Annotated[
     int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
 ]
 Start = Annotated[Baseline, Choice(*NAMES, help="start of the path")]
+NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @_path_integral(
@@ -61,7 +62,7 @@ def integrated_gradients(
     *,
     steps: Steps = None,
     baseline: Start = "zeros",
-    seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
+    seed: NoiseSeed = 0,
     **cost: Unpack[Cost],
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
@@ -247,8 +248,7 @@ def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | Non
 
         return next_in_turn
     if isinstance(baseline, str) and baseline == "noise":
-        draws, (low, span) = PerImageGenerators(len(x), seed, x.device), extremes(x)
-        return lambda index, count: low[index] + span[index] * draws.uniform_noise(index, count, *x.shape[1:]).to(x)
+        return noise_baselines(x, seed)
     fixed = baseline_of(x, baseline)
     return lambda index, count: fixed[index].expand(count, *x.shape[1:])
 

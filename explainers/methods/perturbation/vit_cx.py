@@ -13,7 +13,7 @@ from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.keywords import Cost
 from explainers.maps.resize import resize
-from explainers.options import LayerName, Range, Seed
+from explainers.options import LayerName, Range, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
@@ -31,9 +31,7 @@ def vit_cx(
     distance: Annotated[
         float, Range(0, 1, 0.01, help="channels whose masks are closer than this cosine distance share a mask")
     ] = 0.1,
-    sigma: Annotated[
-        float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
-    ] = 0.02,
+    sigma: Sigma = 0.02,
     seed: Seed = 0,
     **cost: Unpack[Cost],
 ) -> Tensor:
