@@ -10,8 +10,7 @@ from explainers.methods.cams.derived_score_cams import *  # isort: skip
 from explainers.methods.cams.activation_cams import *  # isort: skip
 from explainers.methods.cams.score_cams import *  # isort: skip
 from explainers.methods.features import *  # isort: skip
-from explainers.methods.gradients.plain_gradients import *  # isort: skip
-from explainers.methods.gradients.noisy_gradients import *  # isort: skip
+from explainers.methods.gradients.input_gradients import *  # isort: skip
 from explainers.methods.gradients.path_integrals import *  # isort: skip
 from explainers.methods.gradients.guided_paths import *  # isort: skip
 from explainers.methods.gradients.filtered_gradients import *  # isort: skip

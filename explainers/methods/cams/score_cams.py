@@ -9,7 +9,7 @@ are not constant, 320 passes give a rank correlation of 0.998 with the full map 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -19,11 +19,9 @@ from typing_extensions import Unpack
 
 from explainers.call.at_layer import activation_and_score, suffix_batches
 from explainers.call.batch_size import max_tensor_count
-from explainers.call.loop import RetrySmaller
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.dtypes import to_float64
-from explainers.errors import is_out_of_memory
 from explainers.findings import note_finding, note_images
 from explainers.keywords import Cost, Limits, SteadyCost
 from explainers.layers.layout import LayerLayout
@@ -329,23 +327,19 @@ def channel_drops(
     drops = at_least_float32(scores.new_zeros(len(scores), count))
     loop, branches = run.loop, suffix_batches(run, layout)
 
-    def work(channels: range) -> None:
-        try:
-            return ablate_all(channels)
-        except Exception as error:
-            if len(channels) < 2 or not is_out_of_memory(error):
-                raise
-        # Raised outside the handler, whose traceback keeps the tensors of the failed pass alive.
-        raise RetrySmaller(len(channels) // 2)
-
-    def ablate_all(channels: range) -> None:
+    def ablated(channels: Tensor, images: Sequence[int]) -> Tensor:
         def ablate(copies: Tensor) -> Tensor:
             rows = torch.arange(len(channels), device=copies.device)
-            copies.movedim(axis, 1)[rows, torch.tensor(channels, device=copies.device)] = 0
+            copies.movedim(axis, 1)[rows, channels.to(copies.device)] = 0
             return copies
 
-        for index, branch in enumerate(branches):
-            drops[index, channels.start : channels.stop] = scores[index] - branch.values(ablate, len(channels))
+        return branches[images[0]].values(ablate, len(channels))
+
+    def work(chunk: range) -> None:
+        channels = torch.arange(chunk.start, chunk.stop)
+        for index in range(len(branches)):
+            own = loop.run_in_halves(ablated, channels, [index] * len(channels))
+            drops[index, chunk.start : chunk.stop] = scores[index] - own
 
     copy = activations[0].numel() * activations.element_size()
     rows = loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device))
