@@ -30,13 +30,6 @@ class Call(TypedDict, total=False):
     """Keep only gradients that pass through these channels of a layer, (layer, channels), or through a direction."""
 
 
-class LayerCall(Call, total=False):
-    """Keywords of a method that explains a layer in one call; the method reads `call.get("layer")`."""
-
-    layer: LayerName | None
-    """The layer, by name or as a module. None chooses the default layer."""
-
-
 class Limits(Call, total=False):
     """Keywords of a method that runs many variants of each image. `open_run` applies them."""
 
@@ -59,6 +52,25 @@ class SteadyCost(Limits, total=False):
     """`Cost` of a method whose ranks bfloat16 preserves, so that the precision can also be "auto"."""
 
     precision: SteadyPrecision
+
+
+class LayerCall(Call, total=False):
+    """Keywords of a method that explains a layer; the method reads `call.get("layer")`."""
+
+    layer: LayerName | None
+    """The layer, by name or as a module. None chooses the default layer."""
+
+
+class LayerLimits(LayerCall, Limits, total=False):
+    """The same of a method that runs many variants."""
+
+
+class LayerCost(LayerCall, Cost, total=False):
+    """The same of a method that can run the variants in another precision."""
+
+
+class LayerSteadyCost(LayerCall, SteadyCost, total=False):
+    """The same of a method whose ranks bfloat16 preserves."""
 
 
 DEFAULTS: dict[str, Any] = {

@@ -127,7 +127,7 @@ def open_run(
     combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py; checks that run once
     per model do not use up its budget. `precision` is that of a run without them.
     """
-    loop = None if cost is None else Loop(**cost)
+    loop = None if cost is None else Loop(**{name: value for name, value in cost.items() if name != "layer"})
     with torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone() if copied else images.detach()

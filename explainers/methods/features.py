@@ -15,7 +15,7 @@ from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.run import features, open_run
 from explainers.dtypes import to_float64
-from explainers.keywords import LayerCall, Limits
+from explainers.keywords import LayerCall, LayerLimits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.options import Choice, LayerName, Range, check_keywords
 from explainers.registry import method, on_lite0
@@ -127,14 +127,7 @@ def attention_heads(
 
 
 @method(family="features", returns="channels", title="Channel effects", paper="Morcos et al. 2018, arXiv:1803.06959")
-def channel_effects(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    **cost: Unpack[Limits],
-) -> Tensor:
+def channel_effects(model: nn.Module, images: Tensor, target: TargetLike = None, **cost: Unpack[LayerLimits]) -> Tensor:
     """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
         y - y(A_k = 0)
@@ -153,7 +146,7 @@ def channel_effects(
         torch.Size([1, 512])
     """
     with open_run(model, images, target, cost=cost) as run:
-        layout, activations, scores = activation_and_score(run, layer)
+        layout, activations, scores = activation_and_score(run, cost.get("layer"))
         return channel_drops(run, layout, activations, scores, lambda drops: drops[:, None])
 
 

@@ -19,7 +19,7 @@ from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
-from explainers.keywords import Call, LayerCall, SteadyCost
+from explainers.keywords import Call, LayerCall, LayerSteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import fuse, resize
 from explainers.methods.backward.modified_backprop import guided_backprop
@@ -205,11 +205,10 @@ def sess(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     inner: Inner = "grad_cam",
     scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
-    **cost: Unpack[SteadyCost],
+    **cost: Unpack[LayerSteadyCost],
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -239,7 +238,7 @@ def sess(
     ]
     with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
-        mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
+        mean = _WindowMean(run, layer_with_patch_gradients(run, cost.get("layer")), inner)
 
         def work(chunk: range) -> None:
             for index in range(len(images)):

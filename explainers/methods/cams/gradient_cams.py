@@ -21,8 +21,8 @@ from explainers.call.run import activations_and_gradients, layer_with_patch_grad
 from explainers.call.scores import cell_axes, maps_of
 from explainers.dtypes import float64_device, to_float64
 from explainers.findings import note_gradient, note_images
-from explainers.keywords import Cost, LayerCall
-from explainers.options import LayerName, Relu, Samples, Seed, Sigma
+from explainers.keywords import LayerCall, LayerCost
+from explainers.options import Relu, Samples, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -228,12 +228,11 @@ def smooth_grad_cam_pp(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     samples: Samples = 25,
     sigma: Sigma = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
@@ -254,7 +253,7 @@ def smooth_grad_cam_pp(
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
-        x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"), frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
         a = maps_of(layout, raw)
         note_gradient(maps_of(layout, g))

@@ -23,7 +23,7 @@ from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.dtypes import to_float64
 from explainers.findings import note_finding, note_images
-from explainers.keywords import Cost, Limits, SteadyCost
+from explainers.keywords import LayerCost, LayerLimits, LayerSteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
@@ -55,13 +55,7 @@ _softmax_cam = partial(
 
 @method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
 def ablation_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **cost: Unpack[Limits],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **cost: Unpack[LayerLimits]
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
@@ -82,7 +76,7 @@ def ablation_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, cost=cost) as run:
-        layout, activations, scores = activation_and_score(run, layer)
+        layout, activations, scores = activation_and_score(run, cost.get("layer"))
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
@@ -97,11 +91,10 @@ def score_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Score-CAM: each channel weighted by the score of the image masked by it.
 
@@ -123,7 +116,7 @@ def score_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         return masked.map(1, lambda masks, index, repeat: masks)
 
 
@@ -137,7 +130,6 @@ def ss_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     samples: Annotated[int, Range(1, 1000, help="noisy copies of each mask; the paper: 35")] = 3,
     sigma: Annotated[
         float, Range(0, 4, 0.1, help="standard deviation of the noise, as a fraction of the mask's range")
@@ -146,7 +138,7 @@ def ss_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[SteadyCost],
+    **cost: Unpack[LayerSteadyCost],
 ) -> Tensor:
     """SS-CAM: Score-CAM with the mean score over noisy copies of each mask.
 
@@ -168,7 +160,7 @@ def ss_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
         def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
@@ -183,12 +175,11 @@ def is_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Annotated[int, Range(1, 1000, help="integration steps per mask; the paper: 10")] = 3,
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """IS-CAM: Score-CAM with the mean score over a path from the blank to the masked image.
 
@@ -210,7 +201,7 @@ def is_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         return masked.map(
             steps,
             lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, *[1] * (masks.ndim - 1)),

@@ -25,7 +25,7 @@ from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
 from explainers.findings import note_images
-from explainers.keywords import Cost
+from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import scores_with, token_sums
 from explainers.methods.gradients.path_integrals import (
@@ -39,7 +39,6 @@ from explainers.methods.gradients.path_integrals import (
     note_gap,
 )
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
-from explainers.options import LayerName
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -59,11 +58,10 @@ def layer_conductance(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
@@ -87,7 +85,7 @@ def layer_conductance(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"))
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         adaptive, measured = steps is None and run.forward.through is None, measures_gap(target)

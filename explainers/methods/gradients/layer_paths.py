@@ -24,7 +24,7 @@ from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
 from explainers.findings import is_recording, note_images
-from explainers.keywords import Cost
+from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, NoiseSeed, Start, finer_steps, measures_gap, note_gap
@@ -52,11 +52,10 @@ def layer_integrated_gradients(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: GapSteps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -77,7 +76,7 @@ def layer_integrated_gradients(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"))
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x) - start
@@ -132,11 +131,10 @@ def internal_influence(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Steps = 50,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -159,6 +157,7 @@ def internal_influence(
         torch.Size([1, 256, 14, 14])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
+        layer = cost.get("layer")
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
