@@ -88,19 +88,15 @@ def integrated_gradients(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, full = run.images, run.scoring.score_inputs()
+        x = run.images
         start = baseline_of(x, baseline, seed)
-        start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
 
         def straight(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             difference = x[index] - start[index]
             at = points.to(x).view(-1, *[1] * (x.ndim - 1))
             return start[index] + at * difference, at_least_float32(difference)
 
-        attribution = _integrate_path(run, steps, straight)
-        if start_scores is not None:
-            note_gap(attribution, full - start_scores, finer_steps(steps))
-        return attribution
+        return _integrate_path(run, target, steps, straight)
 
 
 @_path_integral(
@@ -141,16 +137,8 @@ def blur_integrated_gradients(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, full = run.images, run.scoring.score_inputs()
-        path = _blur_path(x, min(x.shape[-2:]) / 4 if blur is None else blur)
-        start_scores = None
-        if measures_gap(target):
-            start = torch.cat([path(index, torch.zeros(1, dtype=torch.float64))[0] for index in range(len(x))])
-            start_scores = run.scoring.values(start, range(len(x)))
-        attribution = _integrate_path(run, steps, path)
-        if start_scores is not None:
-            note_gap(attribution, full - start_scores, finer_steps(steps))
-        return attribution
+        path = _blur_path(run.images, min(images.shape[-2:]) / 4 if blur is None else blur)
+        return _integrate_path(run, target, steps, path)
 
 
 @_path_integral(title="Gradient SHAP", paper="Lundberg & Lee 2017, arXiv:1705.07874")
@@ -266,22 +254,29 @@ def integrate(run: Run, points: Tensor, weights: Tensor, path: Path, shown: Call
     return weighted_mean(len(run.images), run.loop, run.loop.rows(passes=2), weights, values, shown)
 
 
-def _integrate_path(run: Run, steps: int | None, path: Path) -> Tensor:
-    """Integrate along a path with `steps` points, or as many as needed.
+def _integrate_path(run: Run, target: TargetLike, steps: int | None, path: Path) -> Tensor:
+    """Integrate along a path with `steps` points, or as many as needed, and note a gap.
 
     Returns  (n, c, h, w), float32 or float64
     """
-    if steps is None and run.forward.through is not None:
-        steps = FIXED
-    if steps is not None:
-        return integrate(run, *gauss_legendre(steps), path, _summed)
+    full, measured = run.scoring.score_inputs(), measures_gap(target)
+    if measured:
+        start = torch.cat([path(index, torch.zeros(1, dtype=torch.float64))[0] for index in range(len(full))])
+        start_scores = run.scoring.values(start, range(len(full)))
 
     def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
         at, velocity = path(index, points)
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
-    return bisect([Bisection() for _ in run.images], run.loop, run.loop.rows(passes=2), probe, _summed)
+    if steps is None and run.forward.through is None:
+        bisections = [Bisection() for _ in run.images]
+        attribution = bisect(bisections, run.loop, run.loop.rows(passes=2), probe, _summed)
+    else:
+        attribution = integrate(run, *gauss_legendre(steps or FIXED), path, _summed)
+    if measured:
+        note_gap(attribution, full - start_scores, finer_steps(steps))
+    return attribution
 
 
 def finer_steps(steps: int | None) -> dict[str, int]:
