@@ -95,6 +95,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     if isinstance(hint, str) and "Unpack[" in hint:
         with suppress(NameError):  # a name that is imported only for type checkers
             hint = inspect.signature(function, eval_str=True).parameters[last.name].annotation
+    first = sum(each.kind is not inspect.Parameter.KEYWORD_ONLY for each in own)  # where `layer` is listed
     annotations: dict[str, Any] = next((each.__annotations__ for each in get_args(hint) if is_typeddict(each)), {})
     if not annotations:
         return signature
@@ -102,6 +103,6 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         if name in annotations:
             written = getattr(annotations[name], "__forward_arg__", annotations[name])
             default = DEFAULTS.get(name)
-            own.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written))
-    own.sort(key=lambda each: (each.kind, each.name != "layer"))
+            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written)
+            own.insert(first if name == "layer" else len(own), keyword)
     return signature.replace(parameters=own)

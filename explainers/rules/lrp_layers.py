@@ -48,7 +48,8 @@ class LayerRelevance(Interception):
 
     def operations(self) -> dict[str, Callable[[Call], Any]]:
         """Return the rules of all operations by name, for calls that depend on the image."""
-        return dict.fromkeys(LAYERS, self.layer_with_weights) | {"batch_norm": self.batch_norm}
+        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(LAYERS, self.layer_with_weights)
+        return rules | {"batch_norm": self.batch_norm}
 
     def release(self) -> None:
         super().release()

@@ -16,8 +16,7 @@ from explainers.options import Choice, Range
 from explainers.perturbation.baselines import refuse_values
 from explainers.registry import method
 from explainers.rules.lrp import relevance
-from explainers.rules.lrp_attention import AttentionRelevance
-from explainers.rules.lrp_operations import Relevance
+from explainers.rules.lrp_operations import AttentionRelevance, Relevance
 from explainers.rules.lrp_rules import COMPOSITES, RULES, RuleLike, RuleMap, RuleParameters
 from explainers.rules.operations import why_not
 from explainers.targets import TargetLike

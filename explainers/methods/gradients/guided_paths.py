@@ -17,9 +17,9 @@ from typing_extensions import Unpack
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
 from explainers.keywords import Cost
-from explainers.methods.gradients.path_integrals import NoiseSeed, Start, measures_gap, note_gap
+from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
-from explainers.options import Range
+from explainers.options import NoiseSeed, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike

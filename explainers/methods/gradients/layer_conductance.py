@@ -28,17 +28,9 @@ from explainers.findings import note_images
 from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
 from explainers.methods.gradients.layer_paths import scores_with, token_sums
-from explainers.methods.gradients.path_integrals import (
-    FIXED,
-    GAP,
-    NoiseSeed,
-    Start,
-    Steps,
-    finer_steps,
-    measures_gap,
-    note_gap,
-)
+from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
+from explainers.options import NoiseSeed
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike

@@ -27,10 +27,10 @@ from explainers.findings import is_recording, note_images
 from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
-from explainers.methods.gradients.path_integrals import FIXED, NoiseSeed, Start, finer_steps, measures_gap, note_gap
+from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
-from explainers.options import LayerName, Range
+from explainers.options import LayerName, NoiseSeed, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike

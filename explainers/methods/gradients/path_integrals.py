@@ -25,7 +25,7 @@ from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
-from explainers.options import Baseline, Choice, Range, Seed
+from explainers.options import Baseline, Choice, NoiseSeed, Range, Seed
 from explainers.perturbation.baselines import NAMES, baseline_of, extremes, noise_baselines, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method, on_lite0
@@ -47,7 +47,6 @@ Steps = Annotated[
     int | None, Range(2, 1000, help="integration steps; empty: until the completeness gap is below 1%, at most 256")
 ]
 Start = Annotated[Baseline, Choice(*NAMES, help="start of the path")]
-NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @_path_integral(
