@@ -22,7 +22,7 @@ from explainers.explanation.run import explain
 from explainers.findings import pause_recording
 from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
 from explainers.maps.resize import reduce_channels, resize
-from explainers.methods.controls import center_map, edge_map, random_map
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
 from explainers.registry import METHODS, find, find_function
 

@@ -1,4 +1,4 @@
-"""Building blocks of perturbation methods: baselines, segments, coalitions, reproducible random numbers.
+"""Building blocks of perturbation methods: baselines, segments, coalitions, control maps, reproducible random numbers.
 
 The methods themselves are in `methods/perturbation`. Only `coalitions` runs a network.
 """

@@ -15,9 +15,9 @@ from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_finding
 from explainers.keywords import Cost
-from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.perturbation.baselines import NAMES, levels_of
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.registry import method
 from explainers.rules.operations import vjp
 from explainers.targets import TargetLike

@@ -12,8 +12,8 @@ from torch import Tensor
 import explainers
 from explainers import BadOption, Contrast, Evaluation, Explanation, Probability, evaluate, explain
 from explainers.maps.resize import resize
-from explainers.methods.controls import center_map, edge_map, random_map
 from explainers.metrics.comparison import mean_and_error
+from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from tests.support.nets import LinearScore, random_images, residual
 
 BOTH = ("deletion", "insertion")
