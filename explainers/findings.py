@@ -251,7 +251,7 @@ def note_finding(
         record.findings.append(found)
 
 
-def note_images(where: Tensor, code: str, sentence: str, remedy: dict[str, Any] | None = None, **facts: Tensor) -> None:
+def note_images(code: str, where: Tensor, sentence: str, remedy: dict[str, Any] | None = None, **facts: Tensor) -> None:
     """Record a finding about each image for which `where` [N] is true.
 
     `sentence` is a template, filled with the image's own value of each of the facts [N].

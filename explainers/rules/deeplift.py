@@ -208,8 +208,8 @@ def note_gap(attributions: Tensor, changes: Tensor, sizes: Tensor) -> None:
     note_promised_sum(changes)
     total, change = to_float64(attributions.flatten(1).sum(1)), to_float64(changes)
     note_images(
-        (total - change).abs() > 1e-3 * to_float64(sizes).abs(),
         "incomplete",
+        (total - change).abs() > 1e-3 * to_float64(sizes).abs(),
         "The map sums to {total:.5g}, but the score changes by {expected:.5g} from the baseline. The cause is "
         "rounding, or a part of the network that is detached from the image.",
         total=total,

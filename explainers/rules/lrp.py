@@ -70,8 +70,8 @@ def winning_probability(run: Run, contrast: bool) -> Tensor:
     share = 1 - to_float64(probability.flatten(1).sum(1))
     if not contrast:
         note_images(
-            share > 0.01,
             "lost",
+            share > 0.01,
             "{share:.1%} of the probability was lost at neurons inside the network without excitatory input.",
             share=share,
         )
@@ -103,8 +103,8 @@ def _note_nonlinear(starts: Tensor, scores: Tensor) -> Tensor:
     start, score = to_float64(starts), to_float64(scores)
     nonlinear = (start - score).abs() > 0.01 * torch.maximum(start.abs(), score.abs())
     note_images(
-        nonlinear,
         "nonlinear_target",
+        nonlinear,
         "The target is not linear in the network's output, so the relevance starts from output times gradient, "
         "{start:.3g}, and not from the score {score:.3g}. Shares of the map have a meaning, its sum does not. Use the "
         "class as target to explain its logit.",
@@ -157,8 +157,8 @@ def _note_cancelled(relevance: Tensor, scores: Tensor, outputs: list[Tensor], ca
     sizes = relevance.flatten(1).abs().sum(1)
     largest = torch.stack([scores.abs(), *(output.flatten(1).abs().amax(1) for output in outputs)]).amax(0)
     note_images(
-        to_float64(sizes) > MOST_CANCELLED * to_float64(largest),
         "cancelled",
+        to_float64(sizes) > MOST_CANCELLED * to_float64(largest),
         "Positive and negative relevances cancel: the sum of their sizes is {size:.3g} for a score of {score:.3g}. "
         f"Single values of the map are hardly evidence. Use {_arguments(calmer)}, or a larger epsilon.",
         calmer,

@@ -73,8 +73,8 @@ def shapley_cam(
         target = derive_target(target, residual_softmax if score == "rest" else probability, needed=False)
     a, g, curved = hessian_activations(model, images, call.get("layer"), target)
     note_images(
-        ~curved.flatten(1).any(1),
         "no_curvature",
+        ~curved.flatten(1).any(1),
         "The Hessian term is zero: the score is piecewise linear in this layer, so the map equals Grad-CAM.",
         {} if score == "rest" else {"score": "rest"},
     )

@@ -284,8 +284,8 @@ def _note_constant_gradients(first: Tensor, second: Tensor) -> None:
     """Note images whose noisy copies all have the same gradient, as happens before pooling and a linear head."""
     spread = (second - first**2).flatten(1).amax(1)
     note_images(
-        spread <= 1e-9 * second.flatten(1).amax(1),
         "unmoved_by_noise",
+        spread <= 1e-9 * second.flatten(1).amax(1),
         "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
         "earlier layer for noise to have an effect.",
     )

@@ -288,8 +288,8 @@ class _MaskedScores:
         shares = self._weights(varying) * self.a.shape[1]
         low, high = shares.amin(1), shares.amax(1)
         note_images(
-            to_float64(high) - to_float64(low) < _UNIFORM,
             "uniform_weights",
+            to_float64(high) - to_float64(low) < _UNIFORM,
             f"The weights of the {self.a.shape[1]} channels are nearly uniform ({{low:.2f}} to {{high:.2f}} times the "
             "mean weight), so the map is nearly the mean activation for any class.",
             {"weights": "increase"},

@@ -239,8 +239,8 @@ def _note_missing(parts: FullGradients, dtype: torch.dtype) -> None:
     missing = parts.scores - parts.total()
     allowed = max(1e-3, 8 * eps) * parts.scores.abs() + 8 * eps * sizes
     note_images(
-        missing.abs() > allowed,
         "incomplete",
+        missing.abs() > allowed,
         "{missing:.3g} of the score {score:.3g} is missing from the parts: the network has layers that are not "
         "piecewise linear (smooth activations, attention, layer norm), for which FullGrad is not complete.",
         missing=missing,

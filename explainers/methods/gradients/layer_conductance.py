@@ -231,8 +231,8 @@ def _note_gaps(
     total, error = to_float64(attribution.flatten(1).sum(1)), torch.tensor(errors, dtype=torch.float64)
     whole = total.cpu() if tokens is None else (total + tokens).cpu()
     note_images(
-        rises.isnan().cpu() & (error > GAP * whole.abs()),
         "not_converged",
+        rises.isnan().cpu() & (error > GAP * whole.abs()),
         "The integral has not converged: the error of its sum {total:.4g} is about {error:.2g}. Increase steps to "
         "reduce the error.",
         remedy,

@@ -217,8 +217,8 @@ def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
     """Report images [N] whose estimated error is large compared with their mean gradient."""
     size, distance = (to_float64(each.flatten(1).norm(dim=1)) for each in (mean, error))
     note_images(
-        distance > _TOLERATED * size,
         "not_converged",
+        distance > _TOLERATED * size,
         "The integral has not converged: the size of the map is {total:.4g}, and that of its error is about "
         "{error:.2g} or less. Increase steps to reduce the error.",
         finer_steps(steps),

@@ -100,8 +100,8 @@ def rex(
         assert run.scoring.target is not None, "score_inputs sets it"
         kept = _Kept(run.scoring.target, classes, full, empty)
         note_images(
-            run.scoring.values(cover, range(len(x)), target=kept) == 1,
             "baseline_suffices",
+            run.scoring.values(cover, range(len(x)), target=kept) == 1,
             "The baseline without any part of the image keeps the prediction, so no part is necessary for it, and the "
             "map is not an explanation. Try another baseline.",
         )
