@@ -251,3 +251,13 @@ def note_finding(
     found = image, Finding(code, sentence, remedy or {}, facts)
     if record is not None and found not in record.findings:
         record.findings.append(found)
+
+
+def note_images(code: str, where: Tensor, sentence: str, remedy: dict[str, Any] | None = None, **facts: Tensor) -> None:
+    """Record a finding about each image for which `where` [N] is true.
+
+    `sentence` is a template, filled with the image's own value of each of the facts [N].
+    """
+    for index in where.nonzero().flatten().tolist():
+        own = {name: float(values[index]) for name, values in facts.items()}
+        note_finding(code, sentence.format(**own), remedy, index, **own)

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict, is_typeddict
 
 from explainers.call.forward_wrapper import Forward
 from explainers.call.loop import Progress
-from explainers.options import Precision, SteadyPrecision
+from explainers.options import LayerName, Precision, SteadyPrecision
 from explainers.targets import ThroughLike
 
 
@@ -54,6 +54,25 @@ class SteadyCost(Limits, total=False):
     precision: SteadyPrecision
 
 
+class LayerCall(Call, total=False):
+    """Keywords of a method that explains a layer; the method reads `call.get("layer")`."""
+
+    layer: LayerName | None
+    """The layer, by name or as a module. None chooses the default layer."""
+
+
+class LayerLimits(LayerCall, Limits, total=False):
+    """The same of a method that runs many variants."""
+
+
+class LayerCost(LayerCall, Cost, total=False):
+    """The same of a method that can run the variants in another precision."""
+
+
+class LayerSteadyCost(LayerCall, SteadyCost, total=False):
+    """The same of a method whose ranks bfloat16 preserves."""
+
+
 DEFAULTS: dict[str, Any] = {
     "batch_size": None,
     "precision": "float32",
@@ -76,6 +95,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     if isinstance(hint, str) and "Unpack[" in hint:
         with suppress(NameError):  # a name that is imported only for type checkers
             hint = inspect.signature(function, eval_str=True).parameters[last.name].annotation
+    first = sum(each.kind is not inspect.Parameter.KEYWORD_ONLY for each in own)  # where `layer` is listed
     annotations: dict[str, Any] = next((each.__annotations__ for each in get_args(hint) if is_typeddict(each)), {})
     if not annotations:
         return signature
@@ -83,5 +103,6 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
         if name in annotations:
             written = getattr(annotations[name], "__forward_arg__", annotations[name])
             default = DEFAULTS.get(name)
-            own.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written))
+            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=written)
+            own.insert(first if name == "layer" else len(own), keyword)
     return signature.replace(parameters=own)

@@ -247,6 +247,9 @@ these methods accept "auto".
 """
 Relu = Annotated[bool, "Keep only positive evidence (ReLU)"]
 Seed = Annotated[int, Range(0, 2**31 - 1, help="random seed")]
+NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
+Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
+Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
 
 Baseline = str | float | Tensor
 """Replacement of a pixel: "zeros", "blur", "mean", "noise", a number (in the model's units), or a tensor that

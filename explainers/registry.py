@@ -109,6 +109,11 @@ def method(
     return register
 
 
+def on_lite0(measured: str, remedy: str) -> str:
+    """Return the caution of a method whose maps measured no better than those of a control."""
+    return f"On EfficientNet-Lite0, its maps were {measured}. Use {remedy}."
+
+
 def rectifies(chosen: Method, keywords: Mapping[str, Any]) -> bool:
     """Return whether the method with these keywords ends in a ReLU, for passes that compute several maps at once.
 

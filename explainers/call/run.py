@@ -124,10 +124,13 @@ def open_run(
 
     With `copied=False`, which saves memory, the run has the caller's images, and its passes must copy what they give to
     the network, since a network may modify its input. Set `many` if many variants will run, `several` if a pass
-    combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py; checks that run once
-    per model do not use up its budget. `precision` is that of a run without them.
+    combines rows even for one image. `cost` has the keywords of a slow method, as in keywords.py, except that the
+    method reads `layer` itself; checks that run once per model do not use up its budget. `precision` is that of a run
+    without them.
     """
-    loop = None if cost is None else Loop(**cost)
+    limits = dict(cost or {})
+    limits.pop("layer", None)
+    loop = None if cost is None else Loop(**limits)
     with torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone() if copied else images.detach()

@@ -10,8 +10,7 @@ from explainers.methods.cams.derived_score_cams import *  # isort: skip
 from explainers.methods.cams.activation_cams import *  # isort: skip
 from explainers.methods.cams.score_cams import *  # isort: skip
 from explainers.methods.features import *  # isort: skip
-from explainers.methods.gradients.plain_gradients import *  # isort: skip
-from explainers.methods.gradients.noisy_gradients import *  # isort: skip
+from explainers.methods.gradients.input_gradients import *  # isort: skip
 from explainers.methods.gradients.path_integrals import *  # isort: skip
 from explainers.methods.gradients.guided_paths import *  # isort: skip
 from explainers.methods.gradients.filtered_gradients import *  # isort: skip
@@ -19,8 +18,8 @@ from explainers.methods.gradients.layer_paths import *  # type: ignore[assignmen
 from explainers.methods.gradients.layer_conductance import *  # isort: skip
 from explainers.methods.gradients.region_attribution import *  # isort: skip
 from explainers.methods.backward.modified_backprop import *  # isort: skip
-from explainers.methods.backward.relevance import *  # isort: skip
-from explainers.methods.backward.attention_relevance import *  # isort: skip
+from explainers.methods.backward.deep_lift import *  # isort: skip
+from explainers.methods.backward.lrp import *  # isort: skip
 from explainers.methods.cams.combined import *  # isort: skip
 from explainers.methods.gradients.bias_gradients import *  # isort: skip
 from explainers.methods.perturbation.masks import *  # isort: skip

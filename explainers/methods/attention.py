@@ -13,6 +13,7 @@ pooling's queries, which are applied to the result of the blocks. Class and regi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -25,17 +26,14 @@ from explainers.options import Choice, Range
 from explainers.registry import method
 from explainers.targets import TargetLike
 
+_attention = partial(method, family="attention", returns="grid", signed=False, needs=why_not)
 _FUSED: dict[str, Callable[..., Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 
 
-@method(
-    family="attention",
-    returns="grid",
+@_attention(
     title="Attention rollout",
-    signed=False,
     reads_class=False,
     scale_free="values are attention weights, which sum to 1 for every token regardless of the score",
-    needs=why_not,
     paper="Abnar & Zuidema 2020, arXiv:2005.00928",
 )
 def attention_rollout(
@@ -88,14 +86,7 @@ def _rows(matrix: Tensor) -> Tensor:
     return matrix / matrix.sum(dim=2, keepdim=True)
 
 
-@method(
-    family="attention",
-    returns="grid",
-    title="Transformer attribution",
-    signed=False,
-    needs=why_not,
-    paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679",
-)
+@_attention(title="Transformer attribution", paper="Chefer, Gur & Wolf 2021, arXiv:2103.15679")
 def transformer_attribution(
     model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]
 ) -> Tensor:
@@ -125,14 +116,7 @@ def transformer_attribution(
     return attention.read(relevance, (attention.pool_gradient * attention.pool).relu().mean(dim=1))
 
 
-@method(
-    family="attention",
-    returns="grid",
-    title="LeGrad",
-    signed=False,
-    needs=why_not,
-    paper="Bousselham et al. 2024, arXiv:2404.03214",
-)
+@_attention(title="LeGrad", paper="Bousselham et al. 2024, arXiv:2404.03214")
 def le_grad(
     model: nn.Module,
     images: Tensor,
@@ -168,14 +152,7 @@ def le_grad(
     return attention.to_maps(torch.stack(blocks).mean(dim=0))
 
 
-@method(
-    family="attention",
-    returns="grid",
-    title="Grad-ECLIP",
-    signed=False,
-    needs=why_not,
-    paper="Zhao et al. 2024, arXiv:2502.18816",
-)
+@_attention(title="Grad-ECLIP", paper="Zhao et al. 2024, arXiv:2502.18816")
 def grad_eclip(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Grad-ECLIP: the gradient at the last attention, with similarities of queries and keys instead of its weights.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -14,27 +15,21 @@ from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.run import features, open_run
 from explainers.dtypes import to_float64
-from explainers.keywords import Call, Limits
+from explainers.keywords import LayerCall, LayerLimits
 from explainers.methods.cams.score_cams import channel_drops
 from explainers.options import Choice, LayerName, Range, check_keywords
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
+_features = partial(method, family="features", returns="features", unit="", reads_class=False, reduce="norm")
 
-@method(
-    family="features",
-    returns="features",
-    unit="",
+
+@_features(
     title="Feature maps",
-    reads_class=False,
-    reduce="norm",
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
-def feature_maps(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
-) -> Tensor:
+def feature_maps(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[LayerCall]) -> Tensor:
     """Feature maps: the layer's output, one map per channel; independent of the target.
 
     The forward pass stops at the layer.
@@ -49,27 +44,21 @@ def feature_maps(
         >>> feature_maps(model, images, layer="layer4").shape
         torch.Size([1, 512, 7, 7])
     """
-    return features(model, images, layer)
+    return features(model, images, call.get("layer"))
 
 
-@method(
-    family="features",
-    returns="features",
-    unit="",
+@_features(
     title="Token PCA",
-    reads_class=False,
-    reduce="norm",
     paper="Amir et al. 2021, arXiv:2112.05814",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def token_pca(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="principal components, largest variance first")] = 3,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Token PCA: the first principal components of an image's tokens (or positions); independent of the target.
 
@@ -88,7 +77,7 @@ def token_pca(
         >>> token_pca(vit, images, components=3).shape
         torch.Size([1, 3, 14, 14])
     """
-    a = features(model, images, layer)
+    a = features(model, images, call.get("layer"))
     cells = to_float64(a.flatten(2).transpose(1, 2))
     u, s, _ = torch.linalg.svd(cells - cells.mean(dim=1, keepdim=True), full_matrices=False)
     # Singular values within the rounding error of the activations are set to 0.
@@ -100,26 +89,18 @@ def token_pca(
     return maps
 
 
-@method(
-    family="features",
-    returns="features",
-    unit="share",
-    title="Attention heads",
-    reads_class=False,
-    reduce="sum",
-    needs=why_not,
-    paper="Caron et al. 2021, arXiv:2104.14294",
+@_features(
+    unit="share", title="Attention heads", reduce="sum", needs=why_not, paper="Caron et al. 2021, arXiv:2104.14294"
 )
 def attention_heads(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     query: Annotated[
         str, Choice("class", "mean", help="attention of the class token, or the mean over all patches")
     ] = "class",
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Attention heads: the attention weights of each head of a block, one map per head; independent of the target.
 
@@ -138,7 +119,7 @@ def attention_heads(
         >>> attention_heads(vit, images).shape
         torch.Size([1, 12, 14, 14])
     """
-    a, grid, extra = attention_at(model, images, layer)
+    a, grid, extra = attention_at(model, images, call.get("layer"))
     if a.shape[2] != a.shape[3]:  # queries of an attention pooling, which are not tokens
         return patches_of(a.mean(dim=2), grid, extra)
     rows = a[:, :, 0] if query == "class" and extra else a[:, :, extra:].mean(dim=2)
@@ -146,14 +127,7 @@ def attention_heads(
 
 
 @method(family="features", returns="channels", title="Channel effects", paper="Morcos et al. 2018, arXiv:1803.06959")
-def channel_effects(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    **cost: Unpack[Limits],
-) -> Tensor:
+def channel_effects(model: nn.Module, images: Tensor, target: TargetLike = None, **cost: Unpack[LayerLimits]) -> Tensor:
     """Channel effects: the drop of the score when one channel of the layer is set to zero, for each channel.
 
         y - y(A_k = 0)
@@ -172,7 +146,7 @@ def channel_effects(
         torch.Size([1, 512])
     """
     with open_run(model, images, target, cost=cost) as run:
-        layout, activations, scores = activation_and_score(run, layer)
+        layout, activations, scores = activation_and_score(run, cost.get("layer"))
         return channel_drops(run, layout, activations, scores, lambda drops: drops[:, None])
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from explainers.call.current import packing_of
 from explainers.errors import BadOption, kind_of, shorten, wrong_type
 from explainers.options import Baseline
+from explainers.perturbation.rng import PerImageGenerators
 
 NAMES = ("zeros", "blur", "mean", "noise")
 
@@ -76,6 +77,16 @@ def baseline_of(images: Tensor, baseline: Baseline, seed: int = 0) -> Tensor:
     raise BadOption(
         f"baseline={shorten(baseline)} is not valid. Give a number, a tensor, or one of {', '.join(NAMES)}."
     )
+
+
+def noise_baselines(images: Tensor, seed: int) -> Callable[[int, int], Tensor]:
+    """Return a function that samples an image's next baselines "noise": (image index, count) -> [count, C, H, W]."""
+    generators, (low, span) = PerImageGenerators(len(images), seed, images.device), extremes(images)
+
+    def sample(index: int, count: int) -> Tensor:
+        return low[index] + span[index] * generators.uniform_noise(index, count, *images.shape[1:]).to(images)
+
+    return sample
 
 
 def levels_of(images: Tensor, baseline: Baseline, seed: int = 0, count: int = 8) -> Tensor:

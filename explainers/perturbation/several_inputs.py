@@ -21,6 +21,7 @@ from explainers.call.loop import Partial
 from explainers.call.method import STACKED, Method
 from explainers.errors import BadOption, ExplainerError, NoSpatialOutput, shorten
 from explainers.findings import scatter_rows
+from explainers.nested import map_tensors
 from explainers.perturbation.baselines import baseline_of, refuse_values
 from explainers.targets import Target, TargetLike, as_target
 
@@ -45,10 +46,7 @@ def attribute_inputs(
     if (some := finite_inputs(inputs, target, options, chosen.name)) is not None:
         rows, kept, kept_target, own = some
         found = method(model, kept, kept_target, **own)
-        count = len(inputs[0])
-        if isinstance(found, Tensor):
-            return scatter_rows(found, rows, count)
-        return tuple(scatter_rows(part, rows, count) for part in found)
+        return map_tensors(found, lambda part: scatter_rows(part, rows, len(inputs[0])))
     if not chosen.together:
         return explain_each_input(method, chosen.returns, model, inputs, target, options, torch.cat)
     packed_model, packed, own = pack_call(chosen.name, model, inputs, options)

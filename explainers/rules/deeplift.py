@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption, UnsupportedOperation
-from explainers.findings import note_finding, note_gradient, note_promised_sum
+from explainers.findings import note_gradient, note_images, note_promised_sum
 from explainers.nested import map_tensors
 from explainers.rules.decompositions import DECOMPOSED
 from explainers.rules.deeplift_rules import LAYERS, RULES, SELECTIONS, Rule, constant_weights, is_discrete, select
@@ -41,7 +42,6 @@ _PRODUCTS = (
 _FACTORS: dict[str, tuple[tuple[int, ...], int]] = dict.fromkeys(_PRODUCTS.split(), ((0, 1), 1))
 _FACTORS |= dict.fromkeys(("Addbmm", "Addmm", "Addmv", "Baddbmm"), ((1, 2), 1))
 _FACTORS |= dict.fromkeys(("Div", "GridSampler2D", "GridSampler3D"), ((1,), 0))
-KNOWN = STRUCTURE | frozenset(_LINEAR.split()) | frozenset(_FACTORS)
 
 _OTHER_BASELINE = "Give another baseline: baseline='blur', 'noise' or 'mean', a number or a tensor."
 
@@ -53,8 +53,11 @@ class _Diverged(UnsupportedOperation):
 class Rescale(Interception):
     """The mode of both runs: the baseline run records the tape; the image run, inside `replay`, reads it."""
 
+    known = STRUCTURE | frozenset(_LINEAR.split()) | frozenset(_FACTORS)
+    factors = _FACTORS
+
     def __init__(self, network: nn.Module) -> None:
-        super().__init__(network, "DeepLIFT", KNOWN, _FACTORS)
+        super().__init__(network, "DeepLIFT")
         self._replays = False
         self._tape: list[tuple[str, list[Tensor]]] = []
         self._at = 0
@@ -203,14 +206,12 @@ def note_gap(attributions: Tensor, changes: Tensor, sizes: Tensor) -> None:
     A gap counts from 0.1% of `sizes` [N] on, the change from one baseline, or its mean magnitude over several.
     """
     note_promised_sum(changes)
-    sums = attributions.flatten(1).sum(1).tolist()
-    for index, (total, change, size) in enumerate(zip(sums, changes.tolist(), sizes.tolist(), strict=True)):
-        if abs(total - change) > 1e-3 * abs(size):
-            note_finding(
-                "incomplete",
-                f"The map sums to {total:.5g}, but the score changes by {change:.5g} from the baseline. The cause is "
-                f"rounding, or a part of the network that is detached from the image.",
-                image=index,
-                total=total,
-                expected=change,
-            )
+    total, change = to_float64(attributions.flatten(1).sum(1)), to_float64(changes)
+    note_images(
+        "incomplete",
+        (total - change).abs() > 1e-3 * to_float64(sizes).abs(),
+        "The map sums to {total:.5g}, but the score changes by {expected:.5g} from the baseline. The cause is "
+        "rounding, or a part of the network that is detached from the image.",
+        total=total,
+        expected=change,
+    )

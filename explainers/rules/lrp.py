@@ -10,8 +10,9 @@ from torch import Tensor
 
 from explainers.call.run import Run
 from explainers.call.scores import at_least_float32
+from explainers.dtypes import to_float64
 from explainers.errors import BadOption
-from explainers.findings import note_finding, note_promised_sum
+from explainers.findings import note_finding, note_images, note_promised_sum
 from explainers.nested import map_tensors
 from explainers.rules.lrp_operations import Relevance
 from explainers.rules.lrp_rules import RuleParameters
@@ -61,18 +62,19 @@ def relevance(run: Run, mode: Relevance, calmer: dict[str, Any], unbiased: dict[
 def winning_probability(run: Run, contrast: bool) -> Tensor:
     """Compute the marginal winning probability of excitation backprop for every input value, [N, C, H, W].
 
-    With `contrast`, negative evidence for the class in the last layer is subtracted from positive evidence.
+    Layers have the rule z_plus without biases (Zhang et al. 2016, eq. 5). With `contrast`, negative evidence for the
+    class in the last layer is subtracted from positive evidence.
     """
-    mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(), contrast)
+    mode = Relevance(run.view.network, "Excitation backprop", None, RuleParameters(zero_bias=True), contrast)
     probability, _ = _backward(run, mode, lambda output: output)
-    for index, total in enumerate(probability.flatten(1).sum(1).tolist()):
-        if not contrast and total < 0.99:
-            note_finding(
-                "lost",
-                f"{1 - total:.1%} of the probability was lost at neurons inside the network without excitatory input.",
-                image=index,
-                share=1 - total,
-            )
+    share = 1 - to_float64(probability.flatten(1).sum(1))
+    if not contrast:
+        note_images(
+            "lost",
+            share > 0.01,
+            "{share:.1%} of the probability was lost at neurons inside the network without excitatory input.",
+            share=share,
+        )
     return probability
 
 
@@ -96,22 +98,20 @@ def _backward(run: Run, mode: Relevance, start: Callable[[Tensor], Any]) -> tupl
     return at_least_float32(relevance), at_least_float32(scores)
 
 
-def _note_nonlinear(starts: Tensor, scores: Tensor) -> set[int]:
-    """Note and return the images whose relevance does not start from the score: a target may not be linear."""
-    found = set()
-    for index, (start, score) in enumerate(zip(starts.tolist(), scores.tolist(), strict=True)):
-        if abs(start - score) > 0.01 * max(abs(start), abs(score)):
-            found.add(index)
-            note_finding(
-                "nonlinear_target",
-                f"The target is not linear in the network's output, so the relevance starts from output times "
-                f"gradient, {start:.3g}, and not from the score {score:.3g}. Shares of the map have a meaning, its sum "
-                "does not. Use the class as target to explain its logit.",
-                image=index,
-                start=start,
-                score=score,
-            )
-    return found
+def _note_nonlinear(starts: Tensor, scores: Tensor) -> Tensor:
+    """Note the images whose relevance does not start from the score, since a target may not be linear; [N], bool."""
+    start, score = to_float64(starts), to_float64(scores)
+    nonlinear = (start - score).abs() > 0.01 * torch.maximum(start.abs(), score.abs())
+    note_images(
+        "nonlinear_target",
+        nonlinear,
+        "The target is not linear in the network's output, so the relevance starts from output times gradient, "
+        "{start:.3g}, and not from the score {score:.3g}. Shares of the map have a meaning, its sum does not. Use the "
+        "class as target to explain its logit.",
+        start=start,
+        score=score,
+    )
+    return nonlinear
 
 
 def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ def _refuse_overflow(relevance: Tensor, scores: Tensor, calmer: dict[str, Any]) 
 
 
 def _note_absorbed(
-    relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any], nonlinear: set[int]
+    relevance: Tensor, scores: Tensor, mode: Relevance, unbiased: dict[str, Any], nonlinear: Tensor
 ) -> None:
     """Note the score, to which relevance should sum (conservation), and each image for which it does not.
 
@@ -141,7 +141,7 @@ def _note_absorbed(
     for index, (total, score) in enumerate(zip(relevance.flatten(1).sum(1).tolist(), scores.tolist(), strict=True)):
         if not score or abs(share := 1 - total / score) <= 0.01:
             continue
-        whole = "relevance at the output" if index in nonlinear else "score"
+        whole = "relevance at the output" if nonlinear[index] else "score"
         sentence = f"{what[0].upper()}{what[1:]} absorb {score - total:.3g} of the {whole} {score:.3g}: "
         sentence += f"the map sums to {total:.3g}."
         remedy: dict[str, Any] = {}
@@ -154,20 +154,17 @@ def _note_absorbed(
 
 def _note_cancelled(relevance: Tensor, scores: Tensor, outputs: list[Tensor], calmer: dict[str, Any]) -> None:
     """Note images whose relevances are so much larger than the score that mainly their differences remain."""
-    sizes = relevance.flatten(1).abs().sum(1).tolist()
+    sizes = relevance.flatten(1).abs().sum(1)
     largest = torch.stack([scores.abs(), *(output.flatten(1).abs().amax(1) for output in outputs)]).amax(0)
-    for index, (size, score, scale) in enumerate(zip(sizes, scores.tolist(), largest.tolist(), strict=True)):
-        if size > MOST_CANCELLED * scale:
-            note_finding(
-                "cancelled",
-                f"Positive and negative relevances cancel: the sum of their sizes is {size:.3g} for a score of "
-                f"{score:.3g}. Single values of the map are hardly evidence. Use {_arguments(calmer)}, or a larger "
-                f"epsilon.",
-                calmer,
-                index,
-                size=size,
-                score=score,
-            )
+    note_images(
+        "cancelled",
+        to_float64(sizes) > MOST_CANCELLED * to_float64(largest),
+        "Positive and negative relevances cancel: the sum of their sizes is {size:.3g} for a score of {score:.3g}. "
+        f"Single values of the map are hardly evidence. Use {_arguments(calmer)}, or a larger epsilon.",
+        calmer,
+        size=sizes,
+        score=scores,
+    )
 
 
 def _arguments(options: dict[str, Any]) -> str:

@@ -8,7 +8,9 @@ Source   Bach et al. 2015
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from explainers.call.scores import at_least_float32
 from explainers.rules.adapters import AdapterTerms, Positions
-from explainers.rules.lrp_rules import Affine, RuleMap, RuleParameters, excitation
+from explainers.rules.lrp_rules import Affine, RuleMap, RuleParameters, z_plus
 from explainers.rules.operations import Call, Interception, Outputs, get_mark, mark, with_custom_backward
 
 LAYERS = {"linear": "Linear"} | {f"conv{n}d": f"Conv{n}d" for n in (1, 2, 3)}
@@ -32,17 +34,22 @@ class LayerRelevance(Interception):
         self,
         network: nn.Module,
         method: str,
-        known: frozenset[str],
         rule_map: RuleMap | None,
         parameters: RuleParameters,
         contrast: bool = False,
     ):
-        super().__init__(network, method, known)
+        super().__init__(network, method)
         self.rule_map, self.parameters, self.contrast = rule_map, parameters, contrast
         self._count = 0
         self._affine = Outputs[tuple[Affine, Positions]]()
         self._norms = Outputs[tuple[Tensor, Tensor, Tensor]]()
         self.adapters = AdapterTerms()
+        self.rules = {name: partial(_skip_constants, rule) for name, rule in self.operations().items()}
+
+    def operations(self) -> dict[str, Callable[[Call], Any]]:
+        """Return the rules of all operations by name, for calls that depend on the image."""
+        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(LAYERS, self.layer_with_weights)
+        return rules | {"batch_norm": self.batch_norm}
 
     def release(self) -> None:
         super().release()
@@ -82,7 +89,7 @@ class LayerRelevance(Interception):
 
     def _with_rule(self, affine: Affine, output: Tensor, positions: Positions = (-1, -1)) -> Tensor:
         """Return the layer's output with its rule as backward; `positions` count the layers with weights."""
-        rule = self.rule_map(affine, positions[0] == 0) if self.rule_map else excitation
+        rule = self.rule_map(affine, positions[0] == 0) if self.rule_map else z_plus
         output, x = output.detach(), affine.x
         bias = None if self.parameters.zero_bias else affine.bias
         detached = replace(affine, x=x.detach(), bias=bias, output=output.clone() if self.rule_map else None)
@@ -149,6 +156,10 @@ class LayerRelevance(Interception):
         self._affine[result] = merged
         self.adapters.add_merged(result, *merged, a, b)
         return result
+
+
+def _skip_constants(rule: Callable[[Call], Any], call: Call) -> Any:
+    return rule(call) if call.depends_on_image else call.call_original()
 
 
 def mark_linear(result: Tensor, *inputs: Any, gates: bool = False) -> Tensor:

@@ -21,19 +21,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from explainers.call.scores import at_least_float32
-from explainers.rules.decompositions import DECOMPOSED, normalize_with
-from explainers.rules.lrp_layers import LAYERS, LayerRelevance, mark_linear
-from explainers.rules.lrp_rules import RuleMap, RuleParameters, linear_vjp, safe_divide, stabilize
+from explainers.rules.decompositions import DECOMPOSED, attention, normalize_with
+from explainers.rules.lrp_layers import LayerRelevance, mark_linear
+from explainers.rules.lrp_rules import linear_vjp, safe_divide, stabilize
 from explainers.rules.operations import STRUCTURE, Call, get_mark, mark, with_custom_backward
 
 _WINNERS = (
     "AdaptiveMaxPool1D AdaptiveMaxPool2D AdaptiveMaxPool3D Amax Amin Kthvalue Max Maximum MaxPool2DWithIndices "
     "MaxPool2D MaxPool3DWithIndices Median Min Minimum MkldnnMaxPool2D Sort Topk"
 )
-KNOWN = STRUCTURE | frozenset(_WINNERS.split())
 
 NEARLY_POSITIVE = (
     "relu relu6 hardtanh threshold clamp clamp_min clip silu gelu mish hardswish softplus sigmoid hardsigmoid".split()
@@ -54,34 +53,20 @@ _SUMS = ("add", "sub", "rsub")
 class Relevance(LayerRelevance):
     """The mode of LRP, or without a rule map of excitation backprop, which considers only positive contributions."""
 
+    known = STRUCTURE | frozenset(_WINNERS.split())
     absorbing: tuple[str, ...] = ()
     """Operations that absorb relevance besides biases and ε, in the words of findings."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        method: str,
-        rule_map: RuleMap | None,
-        parameters: RuleParameters,
-        contrast: bool = False,
-    ):
-        super().__init__(network, method, KNOWN, rule_map, parameters, contrast)
-        rules: dict[str, Callable[[Call], Any]] = dict.fromkeys(LAYERS, self.layer_with_weights)
-        rules |= dict.fromkeys(_LINEAR, self._linear)
-        rules |= dict.fromkeys(ACTIVATIONS if rule_map else NEARLY_POSITIVE, self._activation)
-        rules |= dict.fromkeys(_PRODUCTS, self._bilinear)
-        rules |= {"batch_norm": self.batch_norm, "neg": self._activation, "pow": self._power}
+    def operations(self) -> dict[str, Callable[[Call], Any]]:
+        rules = super().operations() | dict.fromkeys(_LINEAR, self._linear)
+        rules |= dict.fromkeys(ACTIVATIONS if self.rule_map else NEARLY_POSITIVE, self._activation)
+        rules |= dict.fromkeys(_PRODUCTS, self._bilinear) | {"neg": self._activation, "pow": self._power}
         rules |= dict.fromkeys(_SUMS, self._add) | dict.fromkeys(("div", "rdiv"), self._div) | {"mul": self._mul}
-        if rule_map is not None:
-            rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
-            rules |= {"layer_norm": self._norm_layer, "group_norm": self._norm_layer}
-            rules["scaled_dot_product_attention"] = self._attention
-        composed = DECOMPOSED if rule_map else {name: DECOMPOSED[name] for name in _EXCITING}
-        self.rules = {name: self._skip_constants(rule) for name, rule in (composed | rules).items()}
-
-    @staticmethod
-    def _skip_constants(rule: Callable[[Call], Any]) -> Callable[[Call], Any]:
-        return lambda call: rule(call) if call.depends_on_image else call.call_original()
+        if self.rule_map is None:
+            return {name: DECOMPOSED[name] for name in _EXCITING} | rules
+        rules |= dict.fromkeys(("softmax", "rsqrt", "reciprocal"), self._factor)
+        rules |= {"layer_norm": self._norm_layer, "group_norm": self._norm_layer}
+        return DECOMPOSED | rules | {"scaled_dot_product_attention": self._attention}
 
     # One input
 
@@ -257,6 +242,64 @@ class Relevance(LayerRelevance):
             )
 
         return self._proportional(weighted, value)
+
+
+class AttentionRelevance(Relevance):
+    """The mode of AttnLRP, in which relevance also flows through attention weights and gates.
+
+        softmax s of x        R_i = x_i (R_s,i − s_i sum_j R_s,j)     Proposition 3.1; the rest is absorbed
+        products of signals   R_a = a_i b_j R_ij / (2 z_ij + ε)       Proposition 3.3; q kᵀ and A v
+        gated products        half to each factor                     section 3.3.2
+        norms                 linear, with constant 1/σ               Proposition 3.4, as in LRP
+        activations           pass relevance on unchanged             section 3.2, as in LRP
+
+    All other operations have the rules of LRP. CP-LRP, with constant attention weights, is the mode of LRP itself.
+
+    Source   Achtibat et al. 2024, arXiv:2402.05602
+    """
+
+    absorbing = ("softmaxes",)
+
+    def operations(self) -> dict[str, Callable[[Call], Any]]:
+        return super().operations() | {"softmax": self._softmax, "scaled_dot_product_attention": attention}
+
+    def _softmax(self, call: Call) -> Tensor:
+        """Return the softmax, with relevance for its logits; a logit of -inf has none."""
+        function, (x, *_) = call.out_of_place(), call.tensors
+        dim = call.bind_arguments("input", "dim")[1]
+        if dim is None:
+            raise self.refuse("softmax without a dimension", "which torch has deprecated; set dim")
+        with torch.no_grad():
+            values, shares = at_least_float32(x).clone(), at_least_float32(function(x))
+        values = values.masked_fill(values == -torch.inf, 0)
+
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            r = at_least_float32(relevance)
+            return [(values * (r - shares * r.sum(dim, keepdim=True))).to(relevance.dtype)]
+
+        return with_custom_backward(function, redistribute, x)
+
+    def _activation(self, call: Call) -> Tensor:
+        """Pass relevance on unchanged, also into a sigmoid, which is a constant gate in LRP."""
+        return mark(super()._activation(call), "")
+
+    def _bilinear(self, call: Call) -> Any:
+        """Redistribute half to each of two signals, in proportion to the summands of z."""
+        function, factors = call.out_of_place(), call.tensors
+        signals = [factor for factor in factors if factor.requires_grad]
+        if len(factors) != 2 or len(signals) != 2:
+            return super()._bilinear(call)
+        a, b = (factor.detach().clone() for factor in factors)
+        epsilon = self.parameters.epsilon
+
+        def redistribute(relevance: Tensor) -> list[Tensor]:
+            left, right, r = at_least_float32(a), at_least_float32(b), at_least_float32(relevance)
+            z, to_left = linear_vjp(lambda x: function(x, right), left)
+            _, to_right = linear_vjp(lambda x: function(left, x), right)
+            s = safe_divide(r, stabilize(2 * z, epsilon))
+            return [to_left(s).to(relevance.dtype), to_right(s).to(relevance.dtype)]
+
+        return with_custom_backward(function, redistribute, *factors)
 
 
 def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, probability: Tensor) -> Tensor:

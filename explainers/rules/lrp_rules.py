@@ -229,12 +229,6 @@ def flat(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
     return redistribute(safe_divide(relevance, z))
 
 
-def excitation(a: Affine, relevance: Tensor, parameters: RuleParameters) -> Tensor:
-    """P_i = sum_j z⁺_ij / sum_i z⁺_ij P_j: excitation backprop, not an LRP rule.   Zhang et al. 2016, eq. 5"""
-    z, redistribute = a.signed_part(1)
-    return redistribute(safe_divide(relevance, z))
-
-
 @dataclass(frozen=True)
 class Composite:
     """Rule names by layer type: convolutions, the first layer with weights (if different), all others."""

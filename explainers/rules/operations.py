@@ -128,24 +128,24 @@ def get_mark(tensor: Tensor) -> str:
 class Interception(TorchFunctionMode):
     """Runs a network with `rules`: name of an operation -> function(call) -> output.
 
-    `known` are the graph nodes that keep their own backward. `factors` limits, for some of them, how many of the inputs
-    at the given positions may depend on the image: a product is linear in one of its factors, a quotient in its
-    numerator. `method` is the method's name in errors.
+    `method` is the method's name in errors.
 
     Errors   UnsupportedOperation for networks that hide their operations
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        method: str,
-        known: frozenset[str],
-        factors: Mapping[str, tuple[tuple[int, ...], int]] | None = None,
-    ) -> None:
+    known: frozenset[str] = STRUCTURE
+    """Graph nodes that keep their own backward."""
+    factors: Mapping[str, tuple[tuple[int, ...], int]] = {}
+    """How many of the inputs at the given positions may depend on the image, for some of the known nodes.
+
+    A product is linear in one of its factors, a quotient in its numerator.
+    """
+
+    def __init__(self, network: nn.Module, method: str) -> None:
         super().__init__()
         if reason := why_not(network) or global_hooks():
             raise UnsupportedOperation(reason)
-        self.method, self.known, self.factors = method, known, dict(factors or {})
+        self.method = method
         self.rules: dict[str, Callable[[Call], Any]] = {}
         self._names = {id(module): name for name, module in reversed([*network.named_modules()])}
         self._unknown: dict[Any, tuple[str, str]] = {}

@@ -102,7 +102,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rule, composite, parts, rules = blocks
     rules_file = folder / "explainers" / "rules" / "lrp_rules.py"
     relevance = folder / "tests" / "explainers" / "relevance" / "test_relevance.py"
-    insert(rules_file, "def excitation(", f"{rule}\n\n")
+    insert(rules_file, "@dataclass(frozen=True)\nclass Composite", f"{rule}\n\n")
     insert(rules_file, '    "epsilon_plus": ', textwrap.indent(composite, "    "))
     insert(oracles, '    elif rule == "z_plus":', textwrap.indent(parts, "    "))
     insert(relevance, '    ({"composite": "epsilon_plus"}', textwrap.indent(rules, "    "))

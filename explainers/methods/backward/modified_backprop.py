@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -9,23 +10,26 @@ from typing_extensions import Unpack
 
 from explainers.call.run import open_run
 from explainers.keywords import Call
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.rules import operations
 from explainers.rules.lrp import winning_probability
 from explainers.rules.rectifiers.relu_rules import deconv, guided, rectified_gradient, why_not
 from explainers.targets import TargetLike
 
-
-@method(
+_relu_rule = partial(
+    method,
     family="backward rule",
     returns="pixels",
     unit="logit per unit of input",
-    title="Guided backpropagation",
     reduce="abs_max",
     needs=why_not,
+)
+
+
+@_relu_rule(
+    title="Guided backpropagation",
     paper="Springenberg et al. 2014, arXiv:1412.6806",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
-    "centered blob. Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges or a centered blob", "Grad-CAM instead"),
 )
 def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Guided backpropagation: at every ReLU the backward pass keeps positive gradients at positive inputs.
@@ -49,16 +53,12 @@ def guided_backprop(model: nn.Module, images: Tensor, target: TargetLike = None,
         return rectified_gradient(run, model, guided)
 
 
-@method(
-    family="backward rule",
-    returns="pixels",
-    unit="logit per unit of input",
+@_relu_rule(
     title="Deconvnet",
-    reduce="abs_max",
-    needs=why_not,
     paper="Zeiler & Fergus 2014, arXiv:1311.2901",
-    caution="On EfficientNet-Lite0, its maps were hardly better than random cells and show the network's strides more "
-    "than the image. Use guided Grad-CAM instead.",
+    caution=on_lite0(
+        "hardly better than random cells and show the network's strides more than the image", "guided Grad-CAM instead"
+    ),
 )
 def deconvnet(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
     """Deconvnet: at every ReLU the backward pass keeps positive gradients, regardless of the input.

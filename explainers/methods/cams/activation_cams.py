@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -25,28 +26,29 @@ from explainers.call.run import activations_and_gradients, features
 from explainers.call.scores import cell_axes
 from explainers.dtypes import to_float64
 from explainers.errors import BadOption
-from explainers.keywords import Call
+from explainers.keywords import LayerCall
 from explainers.methods.cams.linear_head import linear_activations
 from explainers.methods.cams.nmf import factors_of
 from explainers.options import Choice, LayerName, Range, Seed, check_keywords
-from explainers.registry import METHODS, method
+from explainers.registry import METHODS, method, on_lite0
 from explainers.targets import TargetLike
 
 Relu = Annotated[bool, "Keep positive values only (ReLU)"]
 # Maximum number of positions; their kernel matrix takes 0.5 GB.
 _POSITIONS = 8000
-_CLASS_AGNOSTIC = "the map is computed only from the layer's activations and does not depend on the score"
+_class_agnostic = partial(
+    method,
+    family="cam",
+    returns="grid",
+    gradients=False,
+    reads_class=False,
+    scale_free="the map is computed only from the layer's activations and does not depend on the score",
+)
 
 
 @method(family="cam", returns="grid", title="CAM", paper="Zhou et al. 2016, arXiv:1512.04150")
 def cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = False,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = False, **call: Unpack[LayerCall]
 ) -> Tensor:
     """CAM: the head's class weights times the activations before global average pooling.
 
@@ -66,29 +68,18 @@ def cam(
         >>> cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = linear_activations(model, images, layer, target)
+    a, g = linear_activations(model, images, call.get("layer"), target)
     weights = g.mean(dim=cell_axes(g), keepdim=True) * a[0, 0].numel()
     return (weights * a).sum(dim=1)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="Eigen-CAM",
-    gradients=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Muhammad & Yeasin 2020, arXiv:2008.00299",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def eigen_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = False,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = False, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Eigen-CAM: first principal component of the activations; independent of the target.
 
@@ -105,18 +96,12 @@ def eigen_cam(
         >>> eigen_cam(model, images, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _per_image(principal_component, features(model, images, layer))
+    return _per_image(principal_component, features(model, images, call.get("layer")))
 
 
 @method(family="cam", returns="grid", title="Eigen-Grad-CAM", paper="Muhammad & Yeasin 2020, arXiv:2008.00299")
 def eigen_grad_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = False,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = False, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Eigen-Grad-CAM: first principal component of gradient times activation, which makes Eigen-CAM class-specific.
 
@@ -132,19 +117,13 @@ def eigen_grad_cam(
         >>> eigen_grad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
+    a, g = activations_and_gradients(model, images, call.get("layer"), target)
     return _per_image(principal_component, g * a)
 
 
 @method(family="cam", returns="grid", title="Seg-Eigen-CAM", paper="Chung & Ying 2025, doi:10.3390/app15137562")
 def seg_eigen_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = False,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = False, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Seg-Eigen-CAM: first principal component of the activations weighted by the gradient's magnitude.
 
@@ -161,30 +140,24 @@ def seg_eigen_cam(
         >>> seg_eigen_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a, g = activations_and_gradients(model, images, layer, target)
+    a, g = activations_and_gradients(model, images, call.get("layer"), target)
     return _per_image(lambda planes: make_peak_positive(_project(planes)), g.abs() * a)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="KPCA-CAM",
-    gradients=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Karmani et al. 2024, arXiv:2410.00267",
-    caution="On EfficientNet-Lite0, its maps were no better than the image's edges. Use Grad-CAM instead.",
+    caution=on_lite0("no better than the image's edges", "Grad-CAM instead"),
 )
 def kpca_cam(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     kernel: Annotated[str, Choice("sigmoid", "rbf", help="kernel between spatial positions")] = "sigmoid",
     gamma: Annotated[float | None, Range(0, 1000, help="γ of the kernel; empty: 1 / channels")] = None,
     relu: Relu = False,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """KPCA-CAM: first kernel principal component of the activations; independent of the target.
 
@@ -202,7 +175,7 @@ def kpca_cam(
         >>> kpca_cam(model, images, layer="layer4", kernel="rbf").shape
         torch.Size([1, 7, 7])
     """
-    a = features(model, images, layer)
+    a = features(model, images, call.get("layer"))
     if a[0, 0].numel() > _POSITIONS:
         raise BadOption(
             f"The layer has a grid of {'x'.join(map(str, a.shape[2:]))}. A kernel between all positions would not fit "
@@ -212,29 +185,22 @@ def kpca_cam(
     return _per_image(lambda planes: _kernel_component(planes, kernel, width), a)
 
 
-@method(
-    family="cam",
-    returns="grid",
+@_class_agnostic(
     title="FEM",
-    gradients=False,
     signed=False,
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Fuad et al. 2020, hal-02963298",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def fem(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     threshold: Annotated[float, Range(0, 10, 0.1, help="standard deviations above a channel's mean")] = 2.0,
     form: Annotated[
         str, Choice("activations", "cells", help="sum of activations, or of positions above the threshold")
     ] = "activations",
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """FEM: activations above mean + threshold × standard deviation of their channel; independent of the target.
 
@@ -253,7 +219,7 @@ def fem(
         >>> fem(model, images, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    a = features(model, images, layer)
+    a = features(model, images, call.get("layer"))
     means = a.mean(dim=cell_axes(a), keepdim=True)
     strong = (a > means + threshold * a.std(dim=cell_axes(a), keepdim=True, correction=0)).to(a)
     if form == "cells":
@@ -261,28 +227,24 @@ def fem(
     return (strong.mean(dim=cell_axes(a), keepdim=True) * a).sum(dim=1)
 
 
-@method(
+@_class_agnostic(
     family="features",
     returns="features",
     unit="",
     title="Deep feature factorization",
     signed=False,
     reduce="norm",
-    scale_free=_CLASS_AGNOSTIC,
-    reads_class=False,
     paper="Collins et al. 2018, arXiv:1806.10206",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def deep_feature_factorization(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     components: Annotated[int, Range(1, 64, help="non-negative factors")] = 5,
     seed: Seed = 0,
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Deep feature factorization: non-negative factors of the activations, each a map and a channel direction.
 
@@ -301,7 +263,9 @@ def deep_feature_factorization(
         >>> deep_feature_factorization(model, images, layer="layer4", components=3).shape
         torch.Size([1, 3, 7, 7])
     """
-    return torch.stack([factors_of(planes, components, seed)[0] for planes in features(model, images, layer)])
+    return torch.stack(
+        [factors_of(planes, components, seed)[0] for planes in features(model, images, call.get("layer"))]
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from explainers.derived_targets import LogProbability, Probability
 from explainers.errors import BadOption, shorten
 from explainers.findings import note_layer
 from explainers.hooks.locate import find_hook_point, unwrap, why_no_hooks
-from explainers.keywords import Call, SteadyCost
+from explainers.keywords import Call, LayerCall, LayerSteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import fuse, resize
 from explainers.methods.backward.modified_backprop import guided_backprop
@@ -133,9 +133,8 @@ def guided_grad_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     interpolate: Annotated[str, Choice("bilinear", "nearest", help="interpolation of the Grad-CAM")] = "bilinear",
-    **call: Unpack[Call],
+    **call: Unpack[LayerCall],
 ) -> Tensor:
     """Guided Grad-CAM: guided backpropagation times the upsampled Grad-CAM (with its ReLU).
 
@@ -150,7 +149,7 @@ def guided_grad_cam(
         torch.Size([1, 3, 224, 224])
     """
     pixels = guided_backprop(model, images, target)
-    (at,) = activations_and_gradients_of(model, images, [layer], target).values()
+    (at,) = activations_and_gradients_of(model, images, [call.get("layer")], target).values()
     cam = FORMULAS["grad_cam"](at.activations, at.gradients).relu()
     return pixels * resize(cam, tuple(images.shape[2:]), interpolate, placement=at.layout.placement)[:, None]
 
@@ -206,11 +205,10 @@ def sess(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     inner: Inner = "grad_cam",
     scales: Annotated[int, Range(1, 24, help="number of scales; the first is the image's own size")] = 6,
     growth: Annotated[float, Range(0.05, 2, 0.05, help="scale increment, as a fraction of the image's size")] = 0.3,
-    **cost: Unpack[SteadyCost],
+    **cost: Unpack[LayerSteadyCost],
 ) -> Tensor:
     """SESS: the mean of CAM maps over sliding windows at growing scales, weighted by class probability.
 
@@ -240,7 +238,7 @@ def sess(
     ]
     with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
-        mean = _WindowMean(run, layer_with_patch_gradients(run, layer), inner)
+        mean = _WindowMean(run, layer_with_patch_gradients(run, cost.get("layer")), inner)
 
         def work(chunk: range) -> None:
             for index in range(len(images)):

@@ -11,7 +11,7 @@ Most of these maps are a single expression (`FORMULAS`) of two tensors:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,9 @@ from typing_extensions import Unpack
 from explainers.call.run import activations_and_gradients, layer_with_patch_gradients, open_run
 from explainers.call.scores import cell_axes, maps_of
 from explainers.dtypes import float64_device, to_float64
-from explainers.findings import note_finding, note_gradient
-from explainers.keywords import Call, Cost
-from explainers.options import LayerName, Range, Relu, Seed
+from explainers.findings import note_gradient, note_images
+from explainers.keywords import LayerCall, LayerCost
+from explainers.options import Relu, Samples, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.registry import method
@@ -84,13 +84,7 @@ def _xgrad_cam(a: Tensor, g: Tensor) -> Tensor:
 
 @_cam(_grad_cam, title="Grad-CAM", paper="Selvaraju et al. 2017, arXiv:1610.02391")
 def grad_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Grad-CAM: each channel weighted by its mean gradient; positive evidence only.
 
@@ -107,18 +101,12 @@ def grad_cam(
         >>> grad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _grad_cam(*activations_and_gradients(model, images, layer, target))
+    return _grad_cam(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @_cam(_grad_cam_pp, title="Grad-CAM++", paper="Chattopadhay et al. 2018, arXiv:1710.11063")
 def grad_cam_pp(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Grad-CAM++: channels weighted by their positive gradients, so that each of several instances of the class counts.
 
@@ -137,18 +125,12 @@ def grad_cam_pp(
         >>> grad_cam_pp(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _grad_cam_pp(*activations_and_gradients(model, images, layer, target))
+    return _grad_cam_pp(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @_cam(_hires_cam, title="HiResCAM", paper="Draelos & Carin 2020, arXiv:2011.08891")
 def hires_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = False,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = False, **call: Unpack[LayerCall]
 ) -> Tensor:
     """HiResCAM: gradient times activation, element by element, so that the map shows only what the model used.
 
@@ -165,7 +147,7 @@ def hires_cam(
         >>> hires_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _hires_cam(*activations_and_gradients(model, images, layer, target))
+    return _hires_cam(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @_cam(
@@ -175,7 +157,7 @@ def hires_cam(
     paper="Gildenblat 2021, pytorch-grad-cam; Draelos & Carin 2020, arXiv:2011.08891",
 )
 def element_wise_grad_cam(
-    model: nn.Module, images: Tensor, target: TargetLike = None, *, layer: LayerName | None = None, **call: Unpack[Call]
+    model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[LayerCall]
 ) -> Tensor:
     """Element-wise Grad-CAM: the positive part of gradient times activation, summed over the channels.
 
@@ -194,18 +176,12 @@ def element_wise_grad_cam(
         >>> element_wise_grad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _element_wise_grad_cam(*activations_and_gradients(model, images, layer, target))
+    return _element_wise_grad_cam(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @_cam(_layer_cam, title="LayerCAM", paper="Jiang et al. 2021, IEEE TIP 30")
 def layer_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **call: Unpack[LayerCall]
 ) -> Tensor:
     """LayerCAM: each activation weighted by its own positive gradient; also suitable for early layers.
 
@@ -221,18 +197,12 @@ def layer_cam(
         >>> layer_cam(model, images, 281, layer="layer2").shape
         torch.Size([1, 28, 28])
     """
-    return _layer_cam(*activations_and_gradients(model, images, layer, target))
+    return _layer_cam(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @_cam(_xgrad_cam, title="XGrad-CAM", paper="Fu et al. 2020, arXiv:2008.02312")
 def xgrad_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **call: Unpack[Call],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **call: Unpack[LayerCall]
 ) -> Tensor:
     """XGrad-CAM: each channel weighted by its gradients, averaged in proportion to its activations.
 
@@ -249,7 +219,7 @@ def xgrad_cam(
         >>> xgrad_cam(model, images, 281, layer="layer4").shape
         torch.Size([1, 7, 7])
     """
-    return _xgrad_cam(*activations_and_gradients(model, images, layer, target))
+    return _xgrad_cam(*activations_and_gradients(model, images, call.get("layer"), target))
 
 
 @method(family="cam", returns="grid", title="Smooth Grad-CAM++", paper="Omeiza et al. 2019, arXiv:1908.01224")
@@ -258,14 +228,11 @@ def smooth_grad_cam_pp(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
-    samples: Annotated[int, Range(1, 1000, help="noisy copies of the image")] = 25,
-    sigma: Annotated[
-        float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
-    ] = 0.15,
+    samples: Samples = 25,
+    sigma: Sigma = 0.15,
     seed: Seed = 0,
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Smooth Grad-CAM++: Grad-CAM++ with its gradients averaged over noisy copies of the image.
 
@@ -286,7 +253,7 @@ def smooth_grad_cam_pp(
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
         run.scoring.score_inputs()
-        x, layout = run.images, layer_with_patch_gradients(run, layer, frames=True)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"), frames=True)
         raw, g = run.backward.at([layout], x, range(len(x)))[layout.name]
         a = maps_of(layout, raw)
         note_gradient(maps_of(layout, g))
@@ -316,11 +283,9 @@ def smooth_grad_cam_pp(
 def _note_constant_gradients(first: Tensor, second: Tensor) -> None:
     """Note images whose noisy copies all have the same gradient, as happens before pooling and a linear head."""
     spread = (second - first**2).flatten(1).amax(1)
-    for n in (spread <= 1e-9 * second.flatten(1).amax(1)).nonzero()[:, 0].tolist():
-        note_finding(
-            "unmoved_by_noise",
-            "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
-            "earlier layer for noise to have an effect.",
-            {},
-            n,
-        )
+    note_images(
+        "unmoved_by_noise",
+        spread <= 1e-9 * second.flatten(1).amax(1),
+        "The gradient at this layer is the same for every noisy copy, so the map equals Grad-CAM++. Choose an "
+        "earlier layer for noise to have an effect.",
+    )

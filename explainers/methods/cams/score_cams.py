@@ -9,7 +9,7 @@ are not constant, 320 passes give a rank correlation of 0.998 with the full map 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -19,19 +19,18 @@ from typing_extensions import Unpack
 
 from explainers.call.at_layer import activation_and_score, suffix_batches
 from explainers.call.batch_size import max_tensor_count
-from explainers.call.loop import RetrySmaller
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
-from explainers.errors import is_out_of_memory
-from explainers.findings import note_finding
-from explainers.keywords import Cost, Limits, SteadyCost
+from explainers.dtypes import to_float64
+from explainers.findings import note_finding, note_images
+from explainers.keywords import LayerCost, LayerLimits, LayerSteadyCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import resize
 from explainers.methods.cams.channel_groups import group_channels
 from explainers.options import Choice, LayerName, Range, Relu, Seed
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 Weights = Annotated[
@@ -56,13 +55,7 @@ _softmax_cam = partial(
 
 @method(family="cam", returns="grid", gradients=False, title="Ablation-CAM", paper="Desai & Ramaswamy 2020, WACV")
 def ablation_cam(
-    model: nn.Module,
-    images: Tensor,
-    target: TargetLike = None,
-    *,
-    layer: LayerName | None = None,
-    relu: Relu = True,
-    **cost: Unpack[Limits],
+    model: nn.Module, images: Tensor, target: TargetLike = None, *, relu: Relu = True, **cost: Unpack[LayerLimits]
 ) -> Tensor:
     """Ablation-CAM: each channel weighted by the drop of the score when it is set to zero.
 
@@ -83,7 +76,7 @@ def ablation_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, cost=cost) as run:
-        layout, activations, scores = activation_and_score(run, layer)
+        layout, activations, scores = activation_and_score(run, cost.get("layer"))
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
@@ -98,11 +91,10 @@ def score_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Score-CAM: each channel weighted by the score of the image masked by it.
 
@@ -124,22 +116,20 @@ def score_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         return masked.map(1, lambda masks, index, repeat: masks)
 
 
 @_softmax_cam(
     title="SS-CAM",
     paper="Wang et al. 2020, arXiv:2006.14255",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
 )
 def ss_cam(
     model: nn.Module,
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     samples: Annotated[int, Range(1, 1000, help="noisy copies of each mask; the paper: 35")] = 3,
     sigma: Annotated[
         float, Range(0, 4, 0.1, help="standard deviation of the noise, as a fraction of the mask's range")
@@ -148,7 +138,7 @@ def ss_cam(
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[SteadyCost],
+    **cost: Unpack[LayerSteadyCost],
 ) -> Tensor:
     """SS-CAM: Score-CAM with the mean score over noisy copies of each mask.
 
@@ -170,7 +160,7 @@ def ss_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         generators = PerImageGenerators(len(images), seed, run.images.device)
 
         def vary(masks: Tensor, index: int, repeat: Tensor) -> Tensor:
@@ -185,12 +175,11 @@ def is_cam(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Annotated[int, Range(1, 1000, help="integration steps per mask; the paper: 10")] = 3,
     channels: Channels = 320,
     weights: Weights = "softmax",
     relu: Relu = True,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """IS-CAM: Score-CAM with the mean score over a path from the blank to the masked image.
 
@@ -212,7 +201,7 @@ def is_cam(
         torch.Size([1, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        masked = _MaskedScores(run, layer, channels, weights)
+        masked = _MaskedScores(run, cost.get("layer"), channels, weights)
         return masked.map(
             steps,
             lambda masks, index, repeat: masks * ((steps - repeat).to(masks) / steps).view(-1, *[1] * (masks.ndim - 1)),
@@ -297,17 +286,16 @@ class _MaskedScores:
         if self.weights != "softmax":
             return
         shares = self._weights(varying) * self.a.shape[1]
-        for index, (low, high) in enumerate(zip(shares.amin(1).tolist(), shares.amax(1).tolist(), strict=True)):
-            if high - low < _UNIFORM:
-                note_finding(
-                    "uniform_weights",
-                    f"The weights of the {self.a.shape[1]} channels are nearly uniform ({low:.2f} to {high:.2f} times "
-                    "the mean weight), so the map is nearly the mean activation for any class.",
-                    {"weights": "increase"},
-                    index,
-                    low=low,
-                    high=high,
-                )
+        low, high = shares.amin(1), shares.amax(1)
+        note_images(
+            "uniform_weights",
+            to_float64(high) - to_float64(low) < _UNIFORM,
+            f"The weights of the {self.a.shape[1]} channels are nearly uniform ({{low:.2f}} to {{high:.2f}} times the "
+            "mean weight), so the map is nearly the mean activation for any class.",
+            {"weights": "increase"},
+            low=low,
+            high=high,
+        )
 
 
 def _masks(planes: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -330,23 +318,19 @@ def channel_drops(
     drops = at_least_float32(scores.new_zeros(len(scores), count))
     loop, branches = run.loop, suffix_batches(run, layout)
 
-    def work(channels: range) -> None:
-        try:
-            return ablate_all(channels)
-        except Exception as error:
-            if len(channels) < 2 or not is_out_of_memory(error):
-                raise
-        # Raised outside the handler, whose traceback keeps the tensors of the failed pass alive.
-        raise RetrySmaller(len(channels) // 2)
-
-    def ablate_all(channels: range) -> None:
+    def ablated(channels: Tensor, images: Sequence[int]) -> Tensor:
         def ablate(copies: Tensor) -> Tensor:
             rows = torch.arange(len(channels), device=copies.device)
-            copies.movedim(axis, 1)[rows, torch.tensor(channels, device=copies.device)] = 0
+            copies.movedim(axis, 1)[rows, channels.to(copies.device)] = 0
             return copies
 
-        for index, branch in enumerate(branches):
-            drops[index, channels.start : channels.stop] = scores[index] - branch.values(ablate, len(channels))
+        return branches[images[0]].values(ablate, len(channels))
+
+    def work(chunk: range) -> None:
+        channels = torch.arange(chunk.start, chunk.stop)
+        for index in range(len(branches)):
+            own = loop.run_in_halves(ablated, channels, [index] * len(channels))
+            drops[index, chunk.start : chunk.stop] = scores[index] - own
 
     copy = activations[0].numel() * activations.element_size()
     rows = loop.suffix_rows(largest=max_tensor_count(count, copy, activations.device))

@@ -24,7 +24,7 @@ from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.dtypes import to_float64
 from explainers.errors import UnsupportedModel
-from explainers.findings import note_finding, note_promised_sum
+from explainers.findings import note_images, note_promised_sum
 from explainers.hooks.capture import capture
 from explainers.hooks.locate import find_hook_point, why_no_hooks
 from explainers.keywords import Call
@@ -238,14 +238,11 @@ def _note_missing(parts: FullGradients, dtype: torch.dtype) -> None:
     sizes = torch.stack([part.abs().flatten(1).sum(1) for part in (parts.input, *parts.biases.values())]).sum(0)
     missing = parts.scores - parts.total()
     allowed = max(1e-3, 8 * eps) * parts.scores.abs() + 8 * eps * sizes
-    for n in (missing.abs() > allowed).nonzero()[:, 0].tolist():
-        note_finding(
-            "incomplete",
-            f"{float(missing[n]):.3g} of the score {float(parts.scores[n]):.3g} is missing from the parts: the network "
-            "has layers that are not piecewise linear (smooth activations, attention, layer norm), for which FullGrad "
-            "is not complete.",
-            {},
-            n,
-            missing=float(missing[n]),
-            score=float(parts.scores[n]),
-        )
+    note_images(
+        "incomplete",
+        missing.abs() > allowed,
+        "{missing:.3g} of the score {score:.3g} is missing from the parts: the network has layers that are not "
+        "piecewise linear (smooth activations, attention, layer norm), for which FullGrad is not complete.",
+        missing=missing,
+        score=parts.scores,
+    )

@@ -12,9 +12,9 @@ from typing_extensions import Unpack
 from explainers.call.loop import Loop
 from explainers.call.run import open_run
 from explainers.keywords import Cost
-from explainers.methods.gradients.noisy_gradients import Samples, smooth_grad
+from explainers.methods.gradients.input_gradients import smooth_grad
 from explainers.methods.gradients.path_integrals import Start, Steps, integrated_gradients
-from explainers.options import Choice, Range, Seed
+from explainers.options import Choice, Range, Samples, Seed
 from explainers.registry import method
 from explainers.targets import TargetLike
 

@@ -19,9 +19,9 @@ from explainers.call.scores import at_least_float32
 from explainers.keywords import Cost
 from explainers.methods.gradients.path_integrals import Start, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import spread
-from explainers.options import Range
+from explainers.options import NoiseSeed, Range
 from explainers.perturbation.baselines import baseline_of
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 
@@ -30,8 +30,7 @@ from explainers.targets import TargetLike
     returns="pixels",
     title="Guided integrated gradients",
     paper="Kapishnikov et al. 2021, arXiv:2106.09788",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges or a "
-    "centered blob. Use gradient SHAP instead.",
+    caution=on_lite0("not significantly better than the image's edges or a centered blob", "gradient SHAP instead"),
 )
 def guided_integrated_gradients(
     model: nn.Module,
@@ -42,7 +41,7 @@ def guided_integrated_gradients(
     fraction: Annotated[float, Range(0, 1, 0.01, help="fraction of features changed per step")] = 0.1,
     anchors: Annotated[int, Range(0, 100, help="anchor points on the straight path")] = 9,
     baseline: Start = "zeros",
-    seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
+    seed: NoiseSeed = 0,
     **cost: Unpack[Cost],
 ) -> Tensor:
     """Guided integrated gradients: on the path from the baseline, features with the smallest gradients change first.

@@ -24,13 +24,13 @@ from explainers.call.loop import Loop
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
-from explainers.findings import note_finding
-from explainers.keywords import Cost
+from explainers.findings import note_images
+from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
-from explainers.methods.gradients.layer_paths import NoiseSeed, scores_with, token_sums
+from explainers.methods.gradients.layer_paths import scores_with, token_sums
 from explainers.methods.gradients.path_integrals import FIXED, GAP, Start, Steps, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.quadrature import Bisection, Probe, bisect, spread
-from explainers.options import LayerName
+from explainers.options import NoiseSeed
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -50,11 +50,10 @@ def layer_conductance(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Steps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Layer conductance: the integrated gradients of the image that flow through each unit of the layer.
 
@@ -78,7 +77,7 @@ def layer_conductance(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"))
         full = run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
         adaptive, measured = steps is None and run.forward.through is None, measures_gap(target)
@@ -229,15 +228,14 @@ def _note_gaps(
 ) -> None:
     """Note gaps between the sum of all units and the rise of the score [N], or large errors where it is NaN."""
     note_gap(attribution, rises, remedy, promised=bool(rises.isfinite().all()), tokens=tokens)
-    for index in rises.isnan().nonzero().flatten().tolist():
-        total, error = float(attribution[index].sum()), errors[index]
-        if error > GAP * abs(total + (0.0 if tokens is None else float(tokens[index]))):
-            note_finding(
-                "not_converged",
-                f"The integral has not converged: the error of its sum {total:.4g} is about {error:.2g}. Increase "
-                "steps to reduce the error.",
-                remedy,
-                index,
-                total=total,
-                error=error,
-            )
+    total, error = to_float64(attribution.flatten(1).sum(1)), torch.tensor(errors, dtype=torch.float64)
+    whole = total.cpu() if tokens is None else (total + tokens).cpu()
+    note_images(
+        "not_converged",
+        rises.isnan().cpu() & (error > GAP * whole.abs()),
+        "The integral has not converged: the error of its sum {total:.4g} is about {error:.2g}. Increase steps to "
+        "reduce the error.",
+        remedy,
+        total=total,
+        error=error,
+    )

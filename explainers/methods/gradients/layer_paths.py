@@ -23,14 +23,14 @@ from explainers.call.loop import now
 from explainers.call.run import Run, layer_with_patch_gradients, open_run
 from explainers.call.scores import at_least_float32, maps_of
 from explainers.dtypes import to_float64
-from explainers.findings import is_recording, note_finding
-from explainers.keywords import Cost
+from explainers.findings import is_recording, note_images
+from explainers.keywords import LayerCost
 from explainers.layers.layout import LayerLayout
 from explainers.maps.resize import reduce_channels
 from explainers.methods.gradients.path_integrals import FIXED, Start, finer_steps, measures_gap, note_gap
 from explainers.methods.gradients.path_integrals import Steps as GapSteps
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
-from explainers.options import LayerName, Range
+from explainers.options import LayerName, NoiseSeed, Range
 from explainers.perturbation.baselines import baseline_of
 from explainers.registry import method
 from explainers.targets import TargetLike
@@ -39,7 +39,6 @@ _TOLERATED = 0.05
 """Estimated error of a mean gradient, relative to it, above which a finding reports it."""
 
 Steps = Annotated[int, Range(2, 1000, help="integration steps")]
-NoiseSeed = Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")]
 
 
 @method(
@@ -53,11 +52,10 @@ def layer_integrated_gradients(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: GapSteps = None,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Layer integrated gradients: integrated gradients with the layer's output as the input.
 
@@ -78,7 +76,7 @@ def layer_integrated_gradients(
         torch.Size([1, 512, 7, 7])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, layout = run.images, layer_with_patch_gradients(run, layer)
+        x, layout = run.images, layer_with_patch_gradients(run, cost.get("layer"))
         full = run.scoring.score_inputs()
         start, started_at = run.forward.outputs(layout, baseline_of(x, baseline, seed)), now(x.device)
         difference = run.forward.outputs(layout, x) - start
@@ -133,11 +131,10 @@ def internal_influence(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     steps: Steps = 50,
     baseline: Start = "zeros",
     seed: NoiseSeed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """Internal influence: the mean gradient at the layer on the straight path of the image from a baseline.
 
@@ -160,6 +157,7 @@ def internal_influence(
         torch.Size([1, 256, 14, 14])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
+        layer = cost.get("layer")
         x, layout = run.images, layer_with_patch_gradients(run, _inner_stage(run) if layer is None else layer)
         run.scoring.score_inputs()
         start = baseline_of(x, baseline, seed)
@@ -217,18 +215,16 @@ class _Halves:
 
 def _note_errors(mean: Tensor, error: Tensor, steps: int) -> None:
     """Report images [N] whose estimated error is large compared with their mean gradient."""
-    for index, (own, off) in enumerate(zip(mean, error, strict=True)):
-        size, distance = float(own.norm()), float(off.norm())
-        if distance > _TOLERATED * size:
-            note_finding(
-                "not_converged",
-                f"The integral has not converged: the size of the map is {size:.4g}, and that of its error is about "
-                f"{distance:.2g} or less. Increase steps to reduce the error.",
-                finer_steps(steps),
-                index,
-                total=size,
-                error=distance,
-            )
+    size, distance = (to_float64(each.flatten(1).norm(dim=1)) for each in (mean, error))
+    note_images(
+        "not_converged",
+        distance > _TOLERATED * size,
+        "The integral has not converged: the size of the map is {total:.4g}, and that of its error is about "
+        "{error:.2g} or less. Increase steps to reduce the error.",
+        finer_steps(steps),
+        total=size,
+        error=distance,
+    )
 
 
 def scores_with(run: Run, layout: LayerLayout, outputs: Tensor) -> Tensor:

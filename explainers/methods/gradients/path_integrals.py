@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -24,14 +25,17 @@ from explainers.errors import BadOption, kind_of
 from explainers.findings import is_recording, note_finding, note_promised_sum
 from explainers.keywords import Cost
 from explainers.methods.gradients.quadrature import Bisection, bisect, gauss_legendre, weighted_mean
-from explainers.options import Baseline, Choice, Range, Seed
-from explainers.perturbation.baselines import NAMES, baseline_of, extremes, refuse_values
+from explainers.options import Baseline, Choice, NoiseSeed, Range, Seed
+from explainers.perturbation.baselines import NAMES, baseline_of, extremes, noise_baselines, refuse_values
 from explainers.perturbation.rng import PerImageGenerators
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 Path = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """(image index, values of t [R]) -> points of the path [R, C, H, W] and dγ/dt there, which may broadcast."""
+
+_path_integral = partial(method, family="gradient", returns="pixels")
+_MANY_BASELINES = "gradient SHAP instead, which averages over many baselines"
 
 GAP = 0.01
 """Relative gap between a map's sum and the difference of scores above which a finding reports it."""
@@ -45,13 +49,10 @@ Steps = Annotated[
 Start = Annotated[Baseline, Choice(*NAMES, help="start of the path")]
 
 
-@method(
-    family="gradient",
-    returns="pixels",
+@_path_integral(
     title="Integrated gradients",
     paper="Sundararajan et al. 2017, arXiv:1703.01365",
-    caution="On EfficientNet-Lite0, its maps were about as good as a centered blob. Use gradient SHAP "
-    "instead, which averages over many baselines.",
+    caution=on_lite0("about as good as a centered blob", _MANY_BASELINES),
 )
 def integrated_gradients(
     model: nn.Module,
@@ -60,7 +61,7 @@ def integrated_gradients(
     *,
     steps: Steps = None,
     baseline: Start = "zeros",
-    seed: Annotated[int, Range(0, 2**31 - 1, help="random seed of the baseline 'noise'")] = 0,
+    seed: NoiseSeed = 0,
     **cost: Unpack[Cost],
 ) -> Tensor:
     """Integrated gradients: the mean gradient on the straight path from a baseline, times (input − baseline).
@@ -86,28 +87,21 @@ def integrated_gradients(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, full = run.images, run.scoring.score_inputs()
+        x = run.images
         start = baseline_of(x, baseline, seed)
-        start_scores = run.scoring.values(start, range(len(x))) if measures_gap(target) else None
 
         def straight(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
             difference = x[index] - start[index]
             at = points.to(x).view(-1, *[1] * (x.ndim - 1))
             return start[index] + at * difference, at_least_float32(difference)
 
-        attribution = _integrate_path(run, steps, straight)
-        if start_scores is not None:
-            note_gap(attribution, full - start_scores, finer_steps(steps))
-        return attribution
+        return _integrate_path(run, target, steps, straight)
 
 
-@method(
-    family="gradient",
-    returns="pixels",
+@_path_integral(
     title="Blur integrated gradients",
     paper="Xu et al. 2020, arXiv:2004.03383",
-    caution="On EfficientNet-Lite0, its maps were no better than a centered blob, and about as good by magnitude. "
-    "Use gradient SHAP instead, which averages over many baselines.",
+    caution=on_lite0("no better than a centered blob, and about as good by magnitude", _MANY_BASELINES),
     videos=False,
 )
 def blur_integrated_gradients(
@@ -142,24 +136,11 @@ def blur_integrated_gradients(
         torch.Size([1, 3, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        x, full = run.images, run.scoring.score_inputs()
-        path = _blur_path(x, min(x.shape[-2:]) / 4 if blur is None else blur)
-        start_scores = None
-        if measures_gap(target):
-            start = torch.cat([path(index, torch.zeros(1, dtype=torch.float64))[0] for index in range(len(x))])
-            start_scores = run.scoring.values(start, range(len(x)))
-        attribution = _integrate_path(run, steps, path)
-        if start_scores is not None:
-            note_gap(attribution, full - start_scores, finer_steps(steps))
-        return attribution
+        path = _blur_path(run.images, min(images.shape[-2:]) / 4 if blur is None else blur)
+        return _integrate_path(run, target, steps, path)
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    title="Gradient SHAP",
-    paper="Lundberg & Lee 2017, arXiv:1705.07874",
-)
+@_path_integral(title="Gradient SHAP", paper="Lundberg & Lee 2017, arXiv:1705.07874")
 def gradient_shap(
     model: nn.Module,
     images: Tensor,
@@ -254,8 +235,7 @@ def _baselines(x: Tensor, seed: int, baseline: Baseline, baselines: Tensor | Non
 
         return next_in_turn
     if isinstance(baseline, str) and baseline == "noise":
-        draws, (low, span) = PerImageGenerators(len(x), seed, x.device), extremes(x)
-        return lambda index, count: low[index] + span[index] * draws.uniform_noise(index, count, *x.shape[1:]).to(x)
+        return noise_baselines(x, seed)
     fixed = baseline_of(x, baseline)
     return lambda index, count: fixed[index].expand(count, *x.shape[1:])
 
@@ -273,22 +253,29 @@ def integrate(run: Run, points: Tensor, weights: Tensor, path: Path, shown: Call
     return weighted_mean(len(run.images), run.loop, run.loop.rows(passes=2), weights, values, shown)
 
 
-def _integrate_path(run: Run, steps: int | None, path: Path) -> Tensor:
-    """Integrate along a path with `steps` points, or as many as needed.
+def _integrate_path(run: Run, target: TargetLike, steps: int | None, path: Path) -> Tensor:
+    """Integrate along a path with `steps` points, or as many as needed, and note a gap.
 
     Returns  (n, c, h, w), float32 or float64
     """
-    if steps is None and run.forward.through is not None:
-        steps = FIXED
-    if steps is not None:
-        return integrate(run, *gauss_legendre(steps), path, _summed)
+    full, measured = run.scoring.score_inputs(), measures_gap(target)
+    if measured:
+        start = torch.cat([path(index, torch.zeros(1, dtype=torch.float64))[0] for index in range(len(full))])
+        start_scores = run.scoring.values(start, range(len(full)))
 
     def probe(index: int, points: Tensor) -> tuple[Tensor, Tensor]:
         at, velocity = path(index, points)
         scores, gradients = run.backward.scores_and_gradient(at, [index] * len(at))
         return scores, gradients * velocity
 
-    return bisect([Bisection() for _ in run.images], run.loop, run.loop.rows(passes=2), probe, _summed)
+    if steps is None and run.forward.through is None:
+        bisections = [Bisection() for _ in run.images]
+        attribution = bisect(bisections, run.loop, run.loop.rows(passes=2), probe, _summed)
+    else:
+        attribution = integrate(run, *gauss_legendre(steps or FIXED), path, _summed)
+    if measured:
+        note_gap(attribution, full - start_scores, finer_steps(steps))
+    return attribution
 
 
 def finer_steps(steps: int | None) -> dict[str, int]:

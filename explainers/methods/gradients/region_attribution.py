@@ -17,7 +17,7 @@ from explainers.methods.gradients.path_integrals import integrate, measures_gap,
 from explainers.methods.gradients.quadrature import gauss_legendre
 from explainers.options import Choice, Range
 from explainers.perturbation.segments import superpixels
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
 # Approximate number of superpixels at each scale, fine to coarse; the paper uses six scales of another algorithm.
@@ -34,8 +34,7 @@ _SIDE = 112
     unit="logit per pixel",
     title="XRAI",
     paper="Kapishnikov et al. 2019, arXiv:1906.02825",
-    caution="On EfficientNet-Lite0, its maps were not significantly better than the image's edges. "
-    "Use Grad-CAM instead.",
+    caution=on_lite0("not significantly better than the image's edges", "Grad-CAM instead"),
     videos=False,
 )
 def xrai(

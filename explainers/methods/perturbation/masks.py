@@ -7,6 +7,7 @@ sizes are comparable.
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 from typing import Annotated
 
@@ -26,16 +27,11 @@ from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
+_per_pixel = partial(method, family="perturbation", returns="heat", unit="logit per pixel")
 Sides = int | tuple[int, ...]
 
 
-@method(
-    family="perturbation",
-    returns="heat",
-    unit="logit per pixel",
-    title="Occlusion",
-    paper="Zeiler & Fergus 2014, arXiv:1311.2901",
-)
+@_per_pixel(title="Occlusion", paper="Zeiler & Fergus 2014, arXiv:1311.2901")
 def occlusion(
     model: nn.Module,
     images: Tensor,
@@ -116,13 +112,7 @@ def _spans(size: int, window: int, stride: int) -> list[slice]:
     return [slice(start, min(start + window, size)) for start in starts]
 
 
-@method(
-    family="perturbation",
-    returns="heat",
-    unit="logit per pixel",
-    title="Feature ablation",
-    paper="Kokhlikyan et al. 2020, arXiv:2009.07896",
-)
+@_per_pixel(title="Feature ablation", paper="Kokhlikyan et al. 2020, arXiv:2009.07896")
 def feature_ablation(
     model: nn.Module,
     images: Tensor,

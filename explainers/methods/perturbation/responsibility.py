@@ -21,7 +21,7 @@ from typing_extensions import Unpack
 
 from explainers.call.run import open_run
 from explainers.derived_targets import LayerTarget, LogProbability, Probability
-from explainers.findings import note_finding
+from explainers.findings import note_images
 from explainers.keywords import Cost
 from explainers.options import Baseline, Choice, Range, Seed
 from explainers.outputs import scores_in
@@ -99,14 +99,12 @@ def rex(
         classes = _predicted(run.scoring.target, run.scoring.clean_output, run.forward(cover.clone()), none)
         assert run.scoring.target is not None, "score_inputs sets it"
         kept = _Kept(run.scoring.target, classes, full, empty)
-        for index, value in enumerate(run.scoring.values(cover, range(len(x)), target=kept).tolist()):
-            if value == 1:
-                note_finding(
-                    "baseline_suffices",
-                    "The baseline without any part of the image keeps the prediction, so no part is necessary for it, "
-                    "and the map is not an explanation. Try another baseline.",
-                    image=index,
-                )
+        note_images(
+            "baseline_suffices",
+            run.scoring.values(cover, range(len(x)), target=kept) == 1,
+            "The baseline without any part of the image keeps the prediction, so no part is necessary for it, and the "
+            "map is not an explanation. Try another baseline.",
+        )
         # The cuts are the same for every image, and for any number of steps.
         cuts = PerImageGenerators(1, seed).uniform(0, steps, samples, 2).transpose(0, 1).tolist()
         height, width = x.shape[-2:]

@@ -8,6 +8,8 @@ Both indices are normalized: they do not depend on the scale of the score, and a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -25,14 +27,13 @@ from explainers.perturbation.segments import parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
+_index = partial(method, family="perturbation", returns="heat", signed=False)
 
-@method(
-    family="perturbation",
-    returns="heat",
+
+@_index(
     title="Sobol indices",
     paper="Fel et al. 2021, arXiv:2111.04138",
     scale_free="Values are fractions of the score's variance.",
-    signed=False,
 )
 def sobol(
     model: nn.Module,
@@ -66,22 +67,16 @@ def sobol(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        run.scoring.score_inputs()
-        parts = parts_of(_cells(cells, run.images), run.images)
-        scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
-        designs = sobol_designs(samples, parts[0].count, seed)
-
-        def heat(n: int, scores: Tensor) -> Tensor:
-            return _paint_cells(scorer, n, scores, total_indices(scores, parts[n].count))
-
-        maps, reached = scorer.evaluate([designs] * len(images), heat)
-        _note_no_effect(run, reached)
-        return maps
+        scorer = _cells(run, cells, baseline, seed)
+        count = scorer.parts[0].count
+        return _maps(scorer, sobol_designs(samples, count, seed), lambda scores: total_indices(scores, count))
 
 
-def _cells(cells: int, images: Tensor) -> tuple[int, ...]:
-    """Return the size of the grid; videos and volumes have as many cells along the third axis, or one per frame."""
-    return (*(min(cells, count) for count in images.shape[2:-2]), cells, cells)
+def _cells(run: Run, cells: int, baseline: Baseline, seed: int) -> CoalitionScorer:
+    """Return the scorer of a grid; videos and volumes have as many cells along the third axis, or one per frame."""
+    run.scoring.score_inputs()
+    size = (*(min(cells, count) for count in run.images.shape[2:-2]), cells, cells)
+    return CoalitionScorer(run, parts_of(size, run.images), baseline_of(run.images, baseline, seed))
 
 
 def sobol_designs(samples: int, count: int, seed: int) -> Tensor:
@@ -100,30 +95,30 @@ def total_indices(scores: Tensor, count: int) -> Tensor:
     return ((base - changed) ** 2).nanmean(0).nan_to_num() / 2 / scores.var(unbiased=False)
 
 
-def _paint_cells(scorer: CoalitionScorer, index: int, scores: Tensor, values: Tensor) -> Tensor:
-    """Give each pixel the value of its cell, or 0 if the scores differ only by rounding."""
-    constant = within_rounding(scores, scorer.run.images.dtype)
-    return scorer.paint(index, torch.zeros_like(values) if constant else values)
+def _maps(scorer: CoalitionScorer, coalitions: Tensor, indices: Callable[[Tensor], Tensor]) -> Tensor:
+    """Give each pixel the index of its cell, or 0, with a finding, if the scores differ only by rounding."""
+    dtype = scorer.run.images.dtype
 
+    def heat(n: int, scores: Tensor) -> Tensor:
+        values = indices(scores)
+        return scorer.paint(n, torch.zeros_like(values) if within_rounding(scores, dtype) else values)
 
-def _note_no_effect(run: Run, reached: list[Tensor]) -> None:
+    maps, reached = scorer.evaluate([coalitions] * len(scorer.parts), heat)
     for index, scores in enumerate(reached):
-        if within_rounding(scores, run.images.dtype):
+        if within_rounding(scores, dtype):
             note_finding(
                 "no_effect",
                 "The score does not change beyond rounding for any occlusion. Either the target does not depend on "
                 "the image, or the image equals the baseline. Try another baseline or target.",
                 image=index,
             )
+    return maps
 
 
-@method(
-    family="perturbation",
-    returns="heat",
+@_index(
     title="HSIC",
     paper="Novello et al. 2022, arXiv:2206.06219",
     scale_free="Values measure dependence; the bandwidth of the score's kernel adapts to the scale of the score.",
-    signed=False,
 )
 def hsic(
     model: nn.Module,
@@ -157,23 +152,15 @@ def hsic(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        run.scoring.score_inputs()
-        parts = parts_of(_cells(cells, run.images), run.images)
-        scorer = CoalitionScorer(run, parts, baseline_of(run.images, baseline, seed))
-        count = parts[0].count
+        scorer = _cells(run, cells, baseline, seed)
+        count = scorer.parts[0].count
         # A single generator, because masks are the same for every image.
         z = (
             every_coalition(count)
             if 2**count <= samples
             else PerImageGenerators(1, seed).uniform(0, samples, count) < 0.5
         )
-
-        def heat(n: int, scores: Tensor) -> Tensor:
-            return _paint_cells(scorer, n, scores, _hsic(z[: len(scores)], scores))
-
-        maps, reached = scorer.evaluate([z] * len(images), heat)
-        _note_no_effect(run, reached)
-        return maps
+        return _maps(scorer, z, lambda scores: _hsic(z[: len(scores)], scores))
 
 
 def _hsic(z: Tensor, scores: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ an occlusion map, and its sum over a part is the value of the part.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -27,14 +28,10 @@ from explainers.perturbation.segments import PARTS, Masks, parts_of
 from explainers.registry import method
 from explainers.targets import TargetLike
 
+_per_pixel = partial(method, family="perturbation", returns="heat", unit="logit per pixel")
 
-@method(
-    family="perturbation",
-    returns="heat",
-    unit="logit per pixel",
-    title="LIME",
-    paper="Ribeiro et al. 2016, arXiv:1602.04938",
-)
+
+@_per_pixel(title="LIME", paper="Ribeiro et al. 2016, arXiv:1602.04938")
 def lime(
     model: nn.Module,
     images: Tensor,
@@ -114,13 +111,7 @@ def _shuffle(rows: Tensor) -> Tensor:
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
 
 
-@method(
-    family="perturbation",
-    returns="heat",
-    unit="logit per pixel",
-    title="Kernel SHAP",
-    paper="Lundberg & Lee 2017, arXiv:1705.07874",
-)
+@_per_pixel(title="Kernel SHAP", paper="Lundberg & Lee 2017, arXiv:1705.07874")
 def kernel_shap(
     model: nn.Module,
     images: Tensor,
@@ -198,13 +189,7 @@ def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tens
     return even + torch.linalg.pinv(square, hermitian=True) @ (free.T @ rest)
 
 
-@method(
-    family="perturbation",
-    returns="heat",
-    unit="logit per pixel",
-    title="Shapley sampling",
-    paper="Castro et al. 2009, doi:10.1016/j.cor.2008.04.004",
-)
+@_per_pixel(title="Shapley sampling", paper="Castro et al. 2009, doi:10.1016/j.cor.2008.04.004")
 def shapley_sampling(
     model: nn.Module,
     images: Tensor,

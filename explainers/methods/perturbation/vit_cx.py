@@ -11,9 +11,9 @@ from typing_extensions import Unpack
 from explainers.call.at_layer import activation_and_score
 from explainers.call.run import open_run
 from explainers.call.scores import at_least_float32
-from explainers.keywords import Cost
+from explainers.keywords import LayerCost
 from explainers.maps.resize import resize
-from explainers.options import LayerName, Range, Seed
+from explainers.options import Range, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
 from explainers.placement import place
@@ -27,15 +27,12 @@ def vit_cx(
     images: Tensor,
     target: TargetLike = None,
     *,
-    layer: LayerName | None = None,
     distance: Annotated[
         float, Range(0, 1, 0.01, help="channels whose masks are closer than this cosine distance share a mask")
     ] = 0.1,
-    sigma: Annotated[
-        float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")
-    ] = 0.02,
+    sigma: Sigma = 0.02,
     seed: Seed = 0,
-    **cost: Unpack[Cost],
+    **cost: Unpack[LayerCost],
 ) -> Tensor:
     """ViT-CX: the mean score of the image masked by clusters of the layer's channels, for each pixel.
 
@@ -61,7 +58,7 @@ def vit_cx(
         torch.Size([1, 224, 224])
     """
     with open_run(model, images, target, many=True, cost=cost) as run:
-        layout, activations, _ = activation_and_score(run, layer)
+        layout, activations, _ = activation_and_score(run, cost.get("layer"))
         x, total = run.images, torch.zeros_like(run.scoring.score_inputs())
         maps = layout.to_maps(at_least_float32(activations)).to(at_least_float32(x[:0]))
         height, width = x.shape[-2:]

@@ -30,6 +30,9 @@ _OTHERS = (
     "SiLU GELU Hardswish LeakyReLU PReLU ELU Mish Softplus CELU RReLU LogSigmoid Softshrink Hardshrink abs".split()
 )
 """Activations other than ReLU. The names of their graph nodes start alike, in other capitals."""
+_LOWEST = {"ClampBackward": "_saved_min", "ClampMinBackward": "_saved_min"}
+_LOWEST |= {"HardtanhBackward": "_saved_min_val", "ThresholdBackward": "_saved_threshold"}
+"""Where graph nodes keep the lowest value that passes."""
 _LIMITS = ("ClampMax", "Minimum", "Fmin")
 # What `HandwrittenReLUs` looks for: combinations of a tensor with its signs, and functions of signs with a gradient.
 _SELECTIONS = (
@@ -139,15 +142,10 @@ def _is_rectifier(name: str, node: Any) -> bool:
     """Check whether a node limits its input to values from 0, with or without an upper limit."""
     if name.startswith("ReluBackward"):
         return True
-    lowest: Any = None
-    if name.startswith(("ClampBackward", "ClampMinBackward")):
-        lowest = node._saved_min
-    elif name.startswith("HardtanhBackward"):
-        lowest = node._saved_min_val
-    elif name.startswith("ThresholdBackward"):
-        lowest = node._saved_threshold
-    elif name.startswith(("MaximumBackward", "FmaxBackward")):
+    if name.startswith(("MaximumBackward", "FmaxBackward")):
         lowest = _constant(node)
+    else:
+        lowest = next((getattr(node, saved) for start, saved in _LOWEST.items() if name.startswith(start)), None)
     return lowest is not None and _is_zero(lowest)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 import explainers
 from explainers import METHODS, BadOption, d_rise, explain, extremal_perturbation, mc_rise, occlusion, rise, vit_cx
 from explainers.call.run import open_run
-from explainers.methods.perturbation.kept_parts import KeptParts
+from explainers.methods.perturbation.extremal import KeptParts
 from explainers.perturbation.baselines import baseline_of, levels_of
 from explainers.perturbation.segments import Parts, grid, parts_of, superpixels
 from tests.support.calls import call, small

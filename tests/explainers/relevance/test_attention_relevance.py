@@ -13,7 +13,7 @@ from torch import nn
 from explainers import UnsupportedOperation, attn_lrp, explain, lrp
 from explainers.call.attention.watch import watch_attention
 from explainers.rules.decompositions import multi_head
-from explainers.rules.operations import STRUCTURE, Interception
+from explainers.rules.operations import Interception
 from tests.explainers.relevance.test_relevance import Operation
 from tests.support.nets import random_images, settle
 from tests.support.oracles.attention import two_blocks, wide_images
@@ -120,7 +120,7 @@ PADDING = {"none": None, "bool": hidden(N, T), "float": tensor(N, T)}
 @contextmanager
 def intercept():
     """The mode of LRP and DeepLIFT."""
-    mode = Interception(nn.Identity(), "a test", STRUCTURE)
+    mode = Interception(nn.Identity(), "a test")
     mode.rules = {"multi_head_attention_forward": multi_head}
     with mode:
         yield

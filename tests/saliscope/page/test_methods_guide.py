@@ -199,7 +199,8 @@ def step() -> Answer:
 
 def test_every_finding_of_the_library_has_a_text_with_names_that_fits_on_the_page(step: Answer) -> None:
     sources = [path for path in (ROOT / "explainers").rglob("*.py") if "training" not in path.parts]
-    found = [re.findall(r'(?:Finding|note_finding)\(\s*"(\w+)"', path.read_text("utf-8")) for path in sources]
+    named = re.compile(r'(?:Finding|note_finding|note_images)\(\s*"(\w+)"')
+    found = [named.findall(path.read_text("utf-8")) for path in sources]
     assert {code for codes in found for code in codes} == set(findings.MESSAGES) == set(FACTS)
     for code, cases in FACTS.items():
         for facts in cases:

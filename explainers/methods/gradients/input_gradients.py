@@ -1,7 +1,7 @@
-"""Attributions from gradients at noisy copies of the image. The methods differ in the statistic they compute.
+"""Attributions from the gradient at the input: that of the image, or a statistic of those of noisy copies.
 
 x  images              (n, c, h, w)
-G  ∂y / ∂x             at a noisy copy x + ε, ε ~ N(0, (sigma (max x - min x))²)
+G  ∂y / ∂x             (n, c, h, w), at x or at a noisy copy x + ε, ε ~ N(0, (sigma (max x - min x))²)
 y  the target's score  in logits unless the target says otherwise
 
 Each image has its own generator, and noise is sampled in float32, one sample after the other. A map therefore does not
@@ -12,6 +12,7 @@ images.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -21,15 +22,76 @@ from typing_extensions import Unpack
 from explainers.call.run import Run, open_run
 from explainers.call.scores import at_least_float32
 from explainers.findings import is_recording, note_halves
-from explainers.keywords import Cost
-from explainers.options import Range, Seed
+from explainers.keywords import Call, Cost
+from explainers.options import Samples, Seed, Sigma
 from explainers.perturbation.baselines import extremes
 from explainers.perturbation.rng import PerImageGenerators
-from explainers.registry import method
+from explainers.registry import method, on_lite0
 from explainers.targets import TargetLike
 
-Samples = Annotated[int, Range(1, 1000, help="noisy copies of the image")]
-Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise, as a fraction of the image's range")]
+_squared = partial(method, family="gradient", returns="pixels", unit="squared logit per unit of input", signed=False)
+
+
+@method(
+    family="gradient",
+    returns="pixels",
+    unit="logit per unit of input",
+    title="Saliency",
+    reduce="abs_max",
+    paper="Simonyan et al. 2013, arXiv:1312.6034",
+    caution=on_lite0(
+        "no better than the image's edges or a centered blob", "SmoothGrad squared or gradient SHAP instead"
+    ),
+)
+def saliency(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
+    """Saliency: the gradient of the score with respect to the input, signed.
+
+        G = ∂y/∂x
+
+    On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: the gradient at the image itself
+    is mostly noise, which SmoothGrad averages out.
+
+    `forward` and `through` are as in `explain`.
+
+    Returns  (n, c, h, w), in logits per unit of the model's input; usually displayed as the largest magnitude over c
+    Errors   BadTarget
+    Source   Simonyan et al. 2013, section 3, arXiv:1312.6034
+
+    Example
+        >>> saliency(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
+    """
+    with open_run(model, images, target) as run:
+        return run.backward.gradient(run.images)
+
+
+@method(
+    family="gradient",
+    returns="pixels",
+    title="Input × gradient",
+    paper="Shrikumar et al. 2016, arXiv:1605.01713",
+    caution=on_lite0("no better than the image's edges or a centered blob", "gradient SHAP or LRP instead"),
+)
+def input_x_gradient(model: nn.Module, images: Tensor, target: TargetLike = None, **call: Unpack[Call]) -> Tensor:
+    """Input × gradient: the score's first-order term in each input value.
+
+        x ∘ ∂y/∂x
+
+    On EfficientNet-Lite0 it was no better than the controls in deletion and insertion: a single gradient, at the image
+    itself, hardly predicts how the score changes towards a baseline.
+
+    `forward` and `through` are as in `explain`.
+
+    Returns  (n, c, h, w), in logits; sums to the logit for a ReLU network without biases
+    Errors   BadTarget
+    Source   Shrikumar et al. 2016, arXiv:1605.01713
+
+    Example
+        >>> input_x_gradient(model, images, 281).shape
+        torch.Size([1, 3, 224, 224])
+    """
+    with open_run(model, images, target) as run:
+        return run.backward.gradient(run.images) * at_least_float32(run.images)
 
 
 @method(
@@ -39,8 +101,7 @@ Sigma = Annotated[float, Range(0, 1, 0.01, help="standard deviation of the noise
     title="SmoothGrad",
     reduce="abs_max",
     paper="Smilkov et al. 2017, arXiv:1706.03825",
-    caution="On EfficientNet-Lite0, its maps were about as good as the image's edges or a centered blob. "
-    "Use SmoothGrad squared or VarGrad instead.",
+    caution=on_lite0("about as good as the image's edges or a centered blob", "SmoothGrad squared or VarGrad instead"),
 )
 def smooth_grad(
     model: nn.Module,
@@ -70,14 +131,7 @@ def smooth_grad(
         return _mean_over_noise(run, samples, sigma, seed, lambda gradients: gradients, lambda mean: mean.abs().amax(1))
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    unit="squared logit per unit of input",
-    title="SmoothGrad squared",
-    signed=False,
-    paper="Hooker et al. 2019, arXiv:1806.10758",
-)
+@_squared(title="SmoothGrad squared", paper="Hooker et al. 2019, arXiv:1806.10758")
 def smooth_grad_squared(
     model: nn.Module,
     images: Tensor,
@@ -107,14 +161,7 @@ def smooth_grad_squared(
         return _mean_over_noise(run, samples, sigma, seed, Tensor.square, lambda mean: mean.sum(1))
 
 
-@method(
-    family="gradient",
-    returns="pixels",
-    unit="squared logit per unit of input",
-    title="VarGrad",
-    signed=False,
-    paper="Adebayo et al. 2018, arXiv:1810.03307",
-)
+@_squared(title="VarGrad", paper="Adebayo et al. 2018, arXiv:1810.03307")
 def var_grad(
     model: nn.Module,
     images: Tensor,
