@@ -14,7 +14,7 @@ from PIL import Image
 
 import explainers
 from saliscope.compute import engine, network_calls, scene
-from saliscope.compute.answers import Settings, Subject, Waiting
+from saliscope.compute.answers import Settings, Subject
 from saliscope.compute.channels import messages, network
 from saliscope.compute.channels.answers import (
     Channel,
@@ -212,14 +212,10 @@ def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
 
 
 def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: Any) -> Generator[Step, None, Any]:
-    def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        options = {"target": subject.target, "layer": settings.layer, **network_calls.progress_options(report)}
-        return network_calls.run(settings.loaded.name, explainers.channel_effects, images, **options)[0].float()
-
-    effects = yield from engine.stream(work, turn.run, lambda step: Waiting(messages.EFFECTS, step.fraction), turn)
-    if turn.run.stopped():
-        raise Refused(messages.EFFECTS_STOPPED)
-    return effects
+    call = partial(network_calls.run, settings.loaded.name, explainers.channel_effects, images)
+    work = partial(call, target=subject.target, layer=settings.layer)
+    effects = yield from engine.finish(work, turn, messages.EFFECTS, messages.EFFECTS_STOPPED)
+    return effects[0].float()
 
 
 def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> InputGradient:
@@ -243,8 +239,7 @@ def _contribution(inputs: _Inputs, number: int) -> Contribution:
     if subject is None:
         return Contribution(settings, number, None, None, None, settings.refusal or messages.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer
-    axis = next(known.channel_axis for known in settings.loaded.layers if known.name == layer)
-    options = {"target": subject.target, "layer": layer, "axis": axis, "channel": number}
+    options = {"target": subject.target, "layer": layer, "channel": number}
     effect = float(network_calls.run(name, network_calls.effect, images, **options))
     try:
         parts, reason = network.contributions(name, images, subject.target, layer), ""

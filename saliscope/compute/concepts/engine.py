@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from saliscope.compute.answers import Settings, Waiting
 from saliscope.compute.channels import messages as channel_messages
 from saliscope.compute.concepts import messages, network
 from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
-from saliscope.compute.interventions.answers import BeforeAfter, Maps
-from saliscope.compute.interventions.engine import class_changes, explained
+from saliscope.compute.interventions.answers import BeforeAfter
+from saliscope.compute.interventions.engine import before_and_after, explained
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import Turn, turns
 from saliscope.compute.request import Request, uploaded
@@ -63,8 +63,9 @@ def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measu
         found = yield from _find(settings, request, wanted, turn)
         target = scene.target_of(settings)
         target, subject = explained(settings, target, network_calls.scores(settings.loaded.name, images))
-        work = partial(_run, settings, network.effects, images, concepts=found.concepts, target=target)
-        effects = yield from _stream(work, messages.MEASURING, turn)
+        call = partial(network_calls.run, settings.loaded.name, network.effects, images)
+        work = partial(call, concepts=found.concepts, target=target)
+        effects = yield from engine.finish(work, turn, messages.MEASURING, messages.STOPPED)
     yield Measured(settings, crop, found, effects[0].float(), subject)
 
 
@@ -79,14 +80,11 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
         found = yield from _find(settings, request, wanted, turn)
         if not 0 <= index < len(found.concepts) or not FACTORS[0] <= factor <= FACTORS[1]:
             raise Refused(messages.INVALID)
-        drawn, target = _with_quick_method(settings), scene.target_of(settings)
-        options = {"method": drawn.method.name, "target": target, **drawn.method_arguments}
-        options |= {"concepts": found.concepts, "factors": {index: factor}}
-        before, after, *maps = network_calls.run(settings.loaded.name, network.scale, images, **options)
-    _, subject = explained(settings, target, before[0])
-    old, new = (engine.first_plane(each.placed) for each in maps)
-    classes = class_changes(settings, before[0].float(), after[0].float())
-    yield BeforeAfter(settings=drawn, crop=crop, classes=classes, subject=subject, maps=Maps(old, new, 1.0))
+        drawn = _with_quick_method(settings)
+        drawn = replace(drawn, key=results_cache.key(drawn, request))
+        scaling = network.Scaling(found.concepts, {index: factor})
+        fields, _ = before_and_after(drawn, crop, images, scaling, request)
+    yield BeforeAfter(**fields)
 
 
 def _load(request: Request, run: Run) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor]]:
@@ -137,35 +135,13 @@ def _find(settings: Settings, request: Request, wanted: Wanted, turn: Turn) -> G
         _, image, images = engine.load_input(settings, replace(request, image=path))
         crops.append(settings.loaded.model.crop(image))
         inputs.append(images)
-    work = partial(_run, settings, network.find, torch.cat(inputs), layer=settings.layer, k=wanted.k)
-    concepts, dictionary, maps = yield from _stream(work, says, turn)
+    call = partial(network_calls.run, settings.loaded.name, network.find, torch.cat(inputs))
+    work = partial(call, layer=settings.layer, k=wanted.k)
+    concepts, dictionary, maps = yield from engine.finish(work, turn, says, messages.STOPPED)
     placed = explainers.place(maps.float(), _layer(settings).placement)
     cuts = [_cuts(list(paths), crops, placed[:, k]) for k in range(len(concepts))]
     found = Found(replace(concepts, dictionary=dictionary), placed[0], cuts)
     _found.put(key, found)
-    return found
-
-
-def _run(settings: Settings, function: Callable[..., Any], images: torch.Tensor, report: Any, **options: Any) -> Any:
-    """Call a function of network.py that reports its progress."""
-    return network_calls.run(
-        settings.loaded.name, function, images, **options, **network_calls.progress_options(report)
-    )
-
-
-def _stream(work: Callable[[Callable[[Any], bool]], Any], says: str, turn: Turn) -> Generator[Waiting, None, Any]:
-    """Run `work(report)` and yield its progress.
-
-    Errors   Refused if it was stopped: an unfinished result would not be comparable
-    """
-    try:
-        found = yield from engine.stream(work, turn.run, lambda step: Waiting(says, step.fraction), turn)
-    except explainers.ExplainerError:
-        if turn.run.stopped():  # too few images have passed
-            raise Refused(messages.STOPPED) from None
-        raise
-    if turn.run.stopped():
-        raise Refused(messages.STOPPED)
     return found
 
 
@@ -194,11 +170,9 @@ def _with_quick_method(settings: Settings) -> Settings:
 
     Errors   Refused if the model has no quick method
     """
-    method = settings.method
-    if not method.long and not method.planes:
+    method = model_cache.quick_method(settings.method, settings.loaded)
+    if method is None:
+        raise Refused(messages.NO_METHOD)
+    if method is settings.method:
         return settings
-    for name in ("grad_cam", "saliency"):
-        method = explainers.METHODS[name]
-        if model_cache.why_not(method, settings.loaded) is None:
-            return replace(settings, method=method, layer=settings.loaded.default, options={})
-    raise Refused(messages.NO_METHOD)
+    return replace(settings, method=method, layer=settings.loaded.default, options={})

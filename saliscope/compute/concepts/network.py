@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,23 +23,13 @@ def effects(network: Any, images: torch.Tensor, *, concepts: explainers.Concepts
     return replace(concepts, model=network).effects(images, **options)
 
 
-def scale(
-    network: Any,
-    images: torch.Tensor,
-    *,
-    concepts: explainers.Concepts,
-    factors: dict[int, float],
-    method: str,
-    target: int | explainers.Target | None,
-    **options: Any,
-) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation, explainers.Explanation]:
-    """Return the scores [1, K] and the explanations of one image before and after concepts are scaled.
+@dataclass(frozen=True)
+class Scaling:
+    """A change of the strength of concepts, for `scores_and_map` of interventions/network.py."""
 
-    The target None is the class that the unchanged network predicts.
-    """
-    result = explainers.intervene(network, images, concepts.layer, value=concepts.scaling(factors))
-    explained = int(result.before.argmax()) if target is None else target
-    old = explainers.explain(method, network, images, explained, **options)
-    with result.applied(network):
-        new = explainers.explain(method, network, images, explained, **options)
-    return result.before, result.after, old, new
+    concepts: explainers.Concepts
+    factors: dict[int, float]
+
+    def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
+        """Call `explainers.intervene`."""
+        return explainers.intervene(network, images, self.concepts.layer, value=self.concepts.scaling(self.factors))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,62 +27,54 @@ from saliscope.compute.text_messages import quoted
 from saliscope.errors import Refused
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """A resolved request with its input, and the input made from the second image of a swap."""
-
-    settings: Settings
-    crop: Image.Image
-    images: torch.Tensor
-    swapped: torch.Tensor | None
-    change: Change
-    name: str
-    """The name of the network."""
-
-
 def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
     """Yield the answer: `Waiting`, then `Changed`; for a long method first without its maps.
 
     Errors   as `engine.explain`; Refused for channels or cells that do not exist, for a network that detects objects,
              and for a second image that does not fit
     """
-    inputs = yield from _load_inputs(request, change, run)
-    settings, name = inputs.settings, inputs.name
+    settings, crop, images, swapped = yield from _load_inputs(request, change, run)
     layer = next(known for known in settings.loaded.layers if known.name == settings.layer)
     total = layer.shape[layer.channel_axis]
     place = Place(layer.name, parse_channels(change.channels, total, layer.name))
     with turns.enqueue(run, long=change.positions) as turn:
         yield from engine.wait_turn(turn)
-        target = scene.target_of(settings)
         found: dict[str, Any] = {}
         if change.positions:
-            top = target if target is not None else int(network_calls.scores(name, inputs.images).argmax())
-            found, place = yield from _positions(inputs, place, top, turn)
-        edit, method = network.Edit(place, change, inputs.swapped), settings.method.name
-        options = {"method": method, "edit": edit, **_options(inputs, target)}
-        *scores, new = network_calls.run(name, network.scores_and_map, inputs.images, **options)
-        before, after = (each[0].float() for each in scores)
-        shown, subject = explained(settings, target, before)
-        answer = Changed(
-            settings=settings,
-            crop=inputs.crop,
-            classes=class_changes(settings, before, after),
-            subject=subject,
-            change=change,
-            place=place,
-            total=total,
-            **found,
-        )
-        if new is not None:
-            yield replace(answer, maps=_maps(_quick_old_map(inputs, shown, request), new, 1.0))
-            return
+            assert swapped is not None, "positions are only swapped"
+            found, place = yield from _positions(settings, images, swapped, change, place, turn)
+        edit = network.Edit(place, change, swapped)
+        fields, target = before_and_after(settings, crop, images, edit, request)
+    answer = Changed(**fields, change=change, place=place, total=total, **found)
     yield answer
+    if answer.maps is not None:
+        return
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
-        yield replace(answer, maps=(yield from _long_maps(inputs, edit, shown, request, turn)))
+        yield replace(answer, maps=(yield from _long_maps(settings, images, edit, target, request, turn)))
 
 
-def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, None, _Inputs]:
+def before_and_after(
+    settings: Settings, crop: Image.Image, images: torch.Tensor, edit: Any, request: Request
+) -> tuple[dict[str, Any], int | explainers.Target]:
+    """Return the fields of a `BeforeAfter`, without the maps of a long method, and the target of the maps.
+
+    `edit` is as in `network.scores_and_map`.
+    """
+    target = scene.target_of(settings)
+    options = {"method": settings.method.name, "edit": edit, **_options(settings, target)}
+    *scores, new = network_calls.run(settings.loaded.name, network.scores_and_map, images, **options)
+    before, after = (each[0].float() for each in scores)
+    shown, subject = explained(settings, target, before)
+    maps = None if new is None else _maps(_quick_old_map(settings, images, shown, request), new, 1.0)
+    classes = class_changes(settings, before, after)
+    return {"settings": settings, "crop": crop, "classes": classes, "subject": subject, "maps": maps}, shown
+
+
+def _load_inputs(
+    request: Request, change: Change, run: Run
+) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor, torch.Tensor | None]]:
+    """Return the settings, the crop and the input of a request, and the input made from the second image of a swap."""
     settings = yield from engine.resolve_settings(request, run)
     if not settings.loaded.layers:
         raise Refused(channel_messages.NO_CHANNELS)
@@ -97,7 +89,7 @@ def _load_inputs(request: Request, change: Change, run: Run) -> Generator[Any, N
         _, _, swapped = engine.load_input(settings, replace(request, image=change.other))
         if swapped.shape != images.shape:
             raise Refused(messages.other_size(tuple(swapped.shape[2:]), tuple(images.shape[2:])))
-    return _Inputs(settings, settings.loaded.model.crop(image), images, swapped, change, settings.loaded.name)
+    return settings, settings.loaded.model.crop(image), images, swapped
 
 
 def explained(
@@ -125,11 +117,13 @@ _old_maps: Recent[_OldMap] = Recent()
 """Those of quick methods by the key of their request, because several changes are made to one question."""
 
 
-def _quick_old_map(inputs: _Inputs, target: int | explainers.Target, request: Request) -> _OldMap:
-    settings = inputs.settings
+def _quick_old_map(
+    settings: Settings, images: torch.Tensor, target: int | explainers.Target, request: Request
+) -> _OldMap:
     known = _old_maps.get(settings.key) if settings.key else None
     if known is None:
-        old = network_calls.explain(inputs.name, settings.method.name, inputs.images, **_options(inputs, target))
+        name, method = settings.loaded.name, settings.method.name
+        old = network_calls.explain(name, method, images, **_options(settings, target))
         known = _old_map(settings, old, request)
         if settings.key:
             _old_maps.put(settings.key, known)
@@ -148,11 +142,16 @@ def _maps(old: _OldMap, new: explainers.Explanation, share: float) -> Maps:
 
 
 def _long_maps(
-    inputs: _Inputs, edit: network.Edit, target: int | explainers.Target, request: Request, turn: Turn
+    settings: Settings,
+    images: torch.Tensor,
+    edit: network.Edit,
+    target: int | explainers.Target,
+    request: Request,
+    turn: Turn,
 ) -> Generator[Any, None, Maps]:
     """Compute the maps of a long method; the old one may be cached."""
-    settings, share, options = inputs.settings, 1.0, _options(inputs, target)
-    method = settings.method.name
+    share, options = 1.0, _options(settings, target)
+    explain = partial(network_calls.explain, settings.loaded.name, settings.method.name, images, **options)
     old = results_cache.find(settings) if request.use_cache else None
     parts = 1 if old else 2
 
@@ -164,44 +163,34 @@ def _long_maps(
         )
 
     if old is None:
-        work = partial(network_calls.explain, inputs.name, method, inputs.images, **options)
-        old = yield from engine.stream(work, turn.run, partial(waiting, 0), turn)
+        old = yield from engine.stream(explain, turn.run, partial(waiting, 0), turn)
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
     changed = partial(network.explain_changed, edit=edit)
-    work = partial(network_calls.explain, inputs.name, method, inputs.images, around=changed, **options)
-    new = yield from engine.stream(work, turn.run, partial(waiting, parts - 1), turn)
+    new = yield from engine.stream(partial(explain, around=changed), turn.run, partial(waiting, parts - 1), turn)
     if turn.run.cancelled:
         raise Refused(messages.STOPPED)
     return _maps(_old_map(settings, old, request), new, share if turn.run.stopped() else 1.0)
 
 
-def _options(inputs: _Inputs, target: int | explainers.Target | None) -> dict[str, Any]:
-    return {**inputs.settings.method_arguments, "target": target, "compare": False}
+def _options(settings: Settings, target: int | explainers.Target | None) -> dict[str, Any]:
+    return {**settings.method_arguments, "target": target, "compare": False}
 
 
 def _positions(
-    inputs: _Inputs, place: Place, target: int | explainers.Target, turn: Turn
+    settings: Settings, images: torch.Tensor, swapped: torch.Tensor, change: Change, place: Place, turn: Turn
 ) -> Generator[Any, None, tuple[dict[str, Any], Place]]:
     """Return the effects of all positions as shown on maps, unless a cell is chosen, and the place of one position."""
-    sources = channels_network.sources(inputs.name, place.layer, inputs.images)
-    shown = inputs.change.cell
+    name, shown = settings.loaded.name, change.cell
+    sources = channels_network.sources(name, place.layer, images)
     found: dict[str, Any] = {}
     if shown is None:
-        swapped = inputs.swapped
-        assert swapped is not None, "positions are only swapped"
-
-        def work(report: Callable[[Any], bool]) -> torch.Tensor:
-            options = {"target": target, "layer": place.layer, "channels": place.channels, "others": swapped}
-            options |= network_calls.progress_options(report)
-            return network_calls.run(inputs.name, explainers.patch_effects, inputs.images, **options)[0].float()
-
-        effects = yield from engine.stream(
-            work, turn.run, lambda step: Waiting(messages.POSITIONS, step.fraction), turn
-        )
-        if turn.run.stopped():
-            raise Refused(messages.STOPPED)
-        placed = _shown(effects, *sources)
+        target = scene.target_of(settings)
+        target = int(network_calls.scores(name, images).argmax()) if target is None else target
+        options = {"target": target, "layer": place.layer, "channels": place.channels, "others": swapped}
+        work = partial(network_calls.run, name, explainers.patch_effects, images, **options)
+        effects = yield from engine.finish(work, turn, messages.POSITIONS, messages.STOPPED)
+        placed = _shown(effects[0].float(), *sources)
         found["effects"], shown = placed, divmod(int(placed.abs().argmax()), placed.shape[1])
     return found | {"shown_cell": shown}, replace(place, cell=cell_of(sources, shown))
 

@@ -42,14 +42,15 @@ def scores_and_map(
     images: torch.Tensor,
     *,
     method: str,
-    edit: Edit,
+    edit: Any,
     target: int | explainers.Target | None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation | None]:
     """Return the scores [1, K] before and after the change, and the map of a quick method.
 
-    `keywords` are those of `explainers.explain` with the changed network; the target None is the class before. One
-    call, because the page waits for it: two forward passes, and those of the method.
+    `edit.intervene(network, images)` makes the change, as that of `Edit`. `keywords` are those of `explainers.explain`
+    with the changed network; the target None is the class before. One call, because the page waits for it: two forward
+    passes, and those of the method.
 
     Errors   as `explainers.intervene`
     """
