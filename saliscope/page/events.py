@@ -157,6 +157,29 @@ def run_job(
                 yield show_error(stopped if stopped and run.cancelled else message)
 
 
+Show = dict[type[Any], Callable[[Any], Updates]]
+"""What a step shows, by its type."""
+
+
+def shown(steps: Iterator[Any], show: Show) -> Iterator[Updates]:
+    """Yield what the steps of a job show; a step of another type shows nothing."""
+    for step in steps:
+        for kind, pack_step in show.items():
+            if isinstance(step, kind):
+                yield pack_step(step)
+                break
+
+
+def busy(part: Part) -> Show:
+    """Show in the status line of a part that a job waits."""
+    return {Waiting: lambda step: {part: messages.status("busy", step.message, fraction=step.fraction)}}
+
+
+def failed(part: Part) -> Callable[[str], Updates]:
+    """Return a function that shows an error in the status line of a part."""
+    return lambda message: {part: messages.status("error", message)}
+
+
 def answer_ticket(
     ask: Ask,
     part: Part,
@@ -175,8 +198,8 @@ def answer_ticket(
     def wait(step: Waiting) -> Updates:
         return pack(waiting=step.message, fraction=step.fraction)
 
-    steps = _steps(work, wait, lambda step: pack(**show(step)))
-    yield from run_job(ask.job(name), steps, lambda message: pack(refused=message))
+    kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
+    yield from run_job(ask.job(name), lambda run: shown(work(run), kinds), lambda message: pack(refused=message))
 
 
 def answer_number(
@@ -198,12 +221,6 @@ def answer_number(
     def wait(step: Waiting) -> Updates:
         return pack("waiting", step.message, step.fraction)
 
-    steps, show_error = _steps(work, wait, lambda step: pack(**show(step))), partial(pack, "refused")
+    kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
+    steps, show_error = (lambda run: shown(work(run), kinds)), partial(pack, "refused")
     yield from run_job(ask.job(name), steps, show_error, question=str(number), number=number)
-
-
-def _steps(
-    work: Callable[[Run], Iterator[Any]], wait: Callable[[Waiting], Updates], show: Callable[[Any], Updates]
-) -> Callable[[Run], Iterator[Updates]]:
-    """Return the steps of a job: those of `work(run)`, packed by `wait` while it waits and by `show` otherwise."""
-    return lambda run: (wait(step) if isinstance(step, Waiting) else show(step) for step in work(run))
