@@ -30,6 +30,7 @@ from saliscope import limits, resources
 from saliscope.compute import model_cache
 from saliscope.compute.jobs import runs
 from saliscope.errors import Refused
+from saliscope.images.pixels import encode
 from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
@@ -312,6 +313,4 @@ def _draw_sprite(name: str) -> bytes:
         image.thumbnail((SIDE, SIDE))
         row, column = divmod(number, ACROSS)
         sheet.paste(image, (SIDE * column + (SIDE - image.width) // 2, SIDE * row + (SIDE - image.height) // 2))
-    file = io.BytesIO()
-    sheet.save(file, "WEBP", quality=QUALITY, method=2)
-    return file.getvalue()
+    return encode(sheet, "WEBP", quality=QUALITY, method=2)
