@@ -119,7 +119,6 @@ def run_job(
     show_error: Callable[[str], Updates],
     *,
     question: str = "",
-    again: bool = False,
     number: int | None = None,
     seconds: float = limits.SECONDS,
     unknown: str = messages.UNKNOWN,
@@ -129,14 +128,14 @@ def run_job(
     """Run a handler as a new job: yield `steps(run)`; an error becomes `show_error(message)`.
 
     `name` is the session of the visitor, or "session/part" for jobs that run at the same time as the explanation. A
-    previous job with that name is stopped and its results are not shown. If the latest job answers the same `question`,
-    a new job only starts with `again`. A job with a smaller `number` than the latest one does not start. `stopped`
-    replaces the message of an error after the visitor has stopped the job. A job without an image names the kind of its
-    `place` in `limits.PLACES`.
+    previous job with that name is stopped and its results are not shown. A job starts only if its `number` is larger
+    than that of the latest one, or if one of them has none. `question` is what the job is about. `stopped` replaces the
+    message of an error after the visitor has stopped the job. A job without an image names the kind of its `place` in
+    `limits.PLACES`.
     """
     with contextlib.ExitStack() as stack:
         try:
-            run = stack.enter_context(runs.start(name, seconds, question, again, number))
+            run = stack.enter_context(runs.start(name, seconds, question, number))
         except Refused as error:
             yield show_error(str(error))
             return
@@ -223,4 +222,4 @@ def answer_number(
 
     kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
     steps, show_error = (lambda run: shown(work(run), kinds)), partial(pack, "refused")
-    yield from run_job(ask.job(name), steps, show_error, question=str(number), number=number)
+    yield from run_job(ask.job(name), steps, show_error, number=number)

@@ -36,7 +36,7 @@ def interrupt(session: str) -> Updates:
     Returns  what to show if the new question fails
     """
     run = runs.supersede(f"{session}/{JOB}")
-    return {parts.TRUST: failed(next(iter(run.questions), ""), messages.STOPPED)} if run else {}
+    return {parts.TRUST: failed(run.question, messages.STOPPED)} if run else {}
 
 
 @on(parts.TRUST, "focus")
@@ -72,7 +72,7 @@ def _job(work: Callable[[Request, Run, str], Iterator[Any]], ask: Ask) -> Iterat
     def show_error(message: str) -> Updates:
         return {parts.TRUST: failed(key, message)}
 
-    yield from run_job(ask.job(JOB), steps, show_error, question=key, again=True, unknown=messages.UNKNOWN)
+    yield from run_job(ask.job(JOB), steps, show_error, question=key, unknown=messages.UNKNOWN)
 
 
 def identify(step: Answer, ident: int) -> dict[str, Any]:
