@@ -72,7 +72,6 @@ TERMS = {
     "jpeg": ["JPEG quality", ""],
     "none": "none",
     "reset": "Reset",
-    "apply": "Apply",
     "keep": "Smallest region that keeps the class",
     "half": "Smallest region that keeps half of its probability",
     "change": "Smallest region that changes it",

@@ -62,7 +62,7 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
         yield from engine.wait_turn(turn)
         inputs = [[_input(settings, request, path) for path in files.values()] for settings in (first, second)]
         if [window for _, _, window in inputs[0]] != [window for _, _, window in inputs[1]]:
-            notes.append(messages.other_crops())
+            notes.append(messages.OTHER_CROPS)
         batches = [torch.cat([images for _, images, _ in each]) for each in inputs]
         same = batches[0].shape == batches[1].shape and torch.equal(*batches)
         work = partial(network_calls.run, a.name, partial(_compare, b.name, method.name), batches[0])
