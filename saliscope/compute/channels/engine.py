@@ -200,15 +200,31 @@ class _Inputs:
             return network_calls.features(self.settings.loaded.name, self.images, self.settings.layer)
 
 
-def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
+def load(
+    request: Request, run: Run, only_classifiers: str = ""
+) -> Generator[Step, None, tuple[Settings, Image.Image, torch.Tensor]]:
+    """Return the settings, the crop and the input of a request about a layer.
+
+    Errors   Refused for a network without layers, and for a request without scores of classes or sentences if there is
+             a message `only_classifiers`
+    """
     settings = yield from engine.resolve_settings(request, run)
+    if only_classifiers and settings.loaded.detects_objects:
+        raise Refused(only_classifiers.format(title=settings.loaded.title))
     if not settings.loaded.layers:
         raise Refused(messages.NO_CHANNELS)
+    if only_classifiers and settings.refusal:
+        raise Refused(settings.refusal)
     settings, image, images = engine.load_input(settings, request)
+    return settings, settings.loaded.model.crop(image), images
+
+
+def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
+    settings, crop, images = yield from load(request, run)
     parts = [request.image, settings.bands.text if settings.bands else "", settings.loaded.name, settings.layer]
     channels = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     ids = Identifiers(channels, f"{settings.names['target']} {settings.min_score}")
-    return _Inputs(settings, settings.loaded.model.crop(image), images, ids)
+    return _Inputs(settings, crop, images, ids)
 
 
 def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: Any) -> Generator[Step, None, Any]:

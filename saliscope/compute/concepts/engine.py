@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Generator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
+from torch import nn
 
 import explainers
 from saliscope.compute import engine, model_cache, network_calls, results_cache, scene
 from saliscope.compute.answers import Settings, Waiting
-from saliscope.compute.channels import messages as channel_messages
-from saliscope.compute.concepts import messages, network
-from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
+from saliscope.compute.channels.engine import load
+from saliscope.compute.concepts import messages
 from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.compute.interventions.engine import before_and_after, explained
 from saliscope.compute.jobs.runs import Run
@@ -34,6 +34,42 @@ CUTS, CUT_PART, CUT_SIDE = 4, 3, 80
 """Number of cuts of a concept; a cut is a third of the height and width of a crop, with a longer side in pixels."""
 FACTORS = (0.0, 2.0)
 """Range of the strength of a concept."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The number of concepts, and the paths of the images of a batch; without them, the examples are used."""
+
+    k: int
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The part of an image around the cell where a concept is strongest, and the name of the image."""
+
+    name: str
+    image: Image.Image
+
+
+@dataclass(frozen=True)
+class Found:
+    """The concepts of a layer, their maps [k, h, w] on the image of the page, and the strongest cuts of each."""
+
+    concepts: explainers.Concepts
+    maps: torch.Tensor
+    cuts: list[list[Cut]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The concepts, and by how much the score of the subject falls if one is removed, [k]."""
+
+    settings: Settings
+    crop: Image.Image
+    found: Found
+    effects: torch.Tensor
+    subject: str
 
 
 _found: Recent[Found] = Recent()
@@ -57,13 +93,13 @@ def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measu
 
     Errors   Refused for a model without scores of classes or without layers; errors of `explainers.find_concepts`
     """
-    settings, crop, images = yield from _load(request, run)
+    settings, crop, images = yield from load(request, run, messages.ONLY_CLASSIFIERS)
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
         found = yield from _find(settings, request, wanted, turn)
         target = scene.target_of(settings)
         target, subject = explained(settings, target, network_calls.scores(settings.loaded.name, images))
-        call = partial(network_calls.run, settings.loaded.name, network.effects, images)
+        call = partial(network_calls.run, settings.loaded.name, _effects, images)
         work = partial(call, concepts=found.concepts, target=target)
         effects = yield from engine.finish(work, turn, messages.MEASURING, messages.STOPPED)
     yield Measured(settings, crop, found, effects[0].float(), subject)
@@ -74,7 +110,7 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
 
     Errors   Refused for a concept or a factor that does not exist, and as `find`
     """
-    settings, crop, images = yield from _load(request, run)
+    settings, crop, images = yield from load(request, run, messages.ONLY_CLASSIFIERS)
     with turns.enqueue(run, long=not _found.get(_key(settings, request, wanted))) as turn:
         yield from engine.wait_turn(turn)
         found = yield from _find(settings, request, wanted, turn)
@@ -82,21 +118,9 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
             raise Refused(messages.INVALID)
         drawn = _with_quick_method(settings)
         drawn = replace(drawn, key=results_cache.key(drawn, request))
-        scaling = network.Scaling(found.concepts, {index: factor})
+        scaling = Scaling(found.concepts, {index: factor})
         fields, _ = before_and_after(drawn, crop, images, scaling, request)
     yield BeforeAfter(**fields)
-
-
-def _load(request: Request, run: Run) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor]]:
-    settings = yield from engine.resolve_settings(request, run)
-    if settings.loaded.detects_objects:
-        raise Refused(messages.ONLY_CLASSIFIERS.format(title=settings.loaded.title))
-    if not settings.loaded.layers:
-        raise Refused(channel_messages.NO_CHANNELS)
-    if settings.refusal:
-        raise Refused(settings.refusal)
-    settings, image, images = engine.load_input(settings, request)
-    return settings, settings.loaded.model.crop(image), images
 
 
 def _key(settings: Settings, request: Request, wanted: Wanted) -> str:
@@ -135,7 +159,7 @@ def _find(settings: Settings, request: Request, wanted: Wanted, turn: Turn) -> G
         _, image, images = engine.load_input(settings, replace(request, image=path))
         crops.append(settings.loaded.model.crop(image))
         inputs.append(images)
-    call = partial(network_calls.run, settings.loaded.name, network.find, torch.cat(inputs))
+    call = partial(network_calls.run, settings.loaded.name, _find_in, torch.cat(inputs))
     work = partial(call, layer=settings.layer, k=wanted.k)
     concepts, dictionary, maps = yield from engine.finish(work, turn, says, messages.STOPPED)
     placed = explainers.place(maps.float(), _layer(settings).placement)
@@ -176,3 +200,32 @@ def _with_quick_method(settings: Settings) -> Settings:
     if method is settings.method:
         return settings
     return replace(settings, method=method, layer=settings.loaded.default, options={})
+
+
+# What runs on the device, or in the process, that `network_calls.run` selects
+
+
+def _find_in(
+    network: Any, images: torch.Tensor, *, layer: str, k: int, **options: Any
+) -> tuple[Any, Any, torch.Tensor]:
+    """Return k concepts of a layer, their dictionary, and their maps [N, k, h, w] in the cells of the layer."""
+    found = explainers.find_concepts(network, images, layer, k, **options)
+    # The result is kept for all visitors, and on a shared GPU it comes from another process: without the network.
+    return replace(found, model=nn.Identity(), state={}), found.dictionary, found.maps(images)
+
+
+def _effects(network: Any, images: torch.Tensor, *, concepts: explainers.Concepts, **options: Any) -> torch.Tensor:
+    """Return by how much the score of the target falls if a concept is removed, [1, k]."""
+    return replace(concepts, model=network).effects(images, **options)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A change of the strength of concepts, for `scores_and_map` of interventions/engine.py."""
+
+    concepts: explainers.Concepts
+    factors: dict[int, float]
+
+    def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
+        """Call `explainers.intervene`."""
+        return explainers.intervene(network, images, self.concepts.layer, value=self.concepts.scaling(self.factors))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,9 @@ from PIL import Image
 import explainers
 from saliscope.compute import engine, network_calls, results_cache, scene
 from saliscope.compute.answers import TOP, Settings, Waiting
-from saliscope.compute.channels import messages as channel_messages
 from saliscope.compute.channels import network as channels_network
-from saliscope.compute.channels.engine import cell_of
-from saliscope.compute.interventions import messages, network
+from saliscope.compute.channels.engine import cell_of, load
+from saliscope.compute.interventions import messages
 from saliscope.compute.interventions.answers import Change, Changed, ClassChange, Maps, Place
 from saliscope.compute.interventions.changes import parse_channels
 from saliscope.compute.jobs.runs import Run
@@ -43,7 +42,7 @@ def intervene(request: Request, change: Change, run: Run) -> Iterator[Any]:
         if change.positions:
             assert swapped is not None, "positions are only swapped"
             found, place = yield from _positions(settings, images, swapped, change, place, turn)
-        edit = network.Edit(place, change, swapped)
+        edit = Edit(place, change, swapped)
         fields, target = before_and_after(settings, crop, images, edit, request)
     answer = Changed(**fields, change=change, place=place, total=total, **found)
     yield answer
@@ -59,11 +58,11 @@ def before_and_after(
 ) -> tuple[dict[str, Any], int | explainers.Target]:
     """Return the fields of a `BeforeAfter`, without the maps of a long method, and the target of the maps.
 
-    `edit` is as in `network.scores_and_map`.
+    `edit` is as in `scores_and_map`.
     """
     target = scene.target_of(settings)
     options = {"method": settings.method.name, "edit": edit, **_options(settings, target)}
-    *scores, new = network_calls.run(settings.loaded.name, network.scores_and_map, images, **options)
+    *scores, new = network_calls.run(settings.loaded.name, scores_and_map, images, **options)
     before, after = (each[0].float() for each in scores)
     shown, subject = explained(settings, target, before)
     maps = None if new is None else _maps(_quick_old_map(settings, images, shown, request), new, 1.0)
@@ -75,21 +74,14 @@ def _load_inputs(
     request: Request, change: Change, run: Run
 ) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor, torch.Tensor | None]]:
     """Return the settings, the crop and the input of a request, and the input made from the second image of a swap."""
-    settings = yield from engine.resolve_settings(request, run)
-    if not settings.loaded.layers:
-        raise Refused(channel_messages.NO_CHANNELS)
-    if settings.loaded.detects_objects:
-        raise Refused(messages.NO_CLASSES)
-    if settings.refusal:
-        raise Refused(settings.refusal)
-    settings, image, images = engine.load_input(settings, request)
+    settings, crop, images = yield from load(request, run, messages.NO_CLASSES)
     settings = replace(settings, key=results_cache.key(settings, request))
     swapped = None
     if change.kind == "swap":
         _, _, swapped = engine.load_input(settings, replace(request, image=change.other))
         if swapped.shape != images.shape:
             raise Refused(messages.other_size(tuple(swapped.shape[2:]), tuple(images.shape[2:])))
-    return settings, settings.loaded.model.crop(image), images, swapped
+    return settings, crop, images, swapped
 
 
 def explained(
@@ -144,7 +136,7 @@ def _maps(old: _OldMap, new: explainers.Explanation, share: float) -> Maps:
 def _long_maps(
     settings: Settings,
     images: torch.Tensor,
-    edit: network.Edit,
+    edit: Edit,
     target: int | explainers.Target,
     request: Request,
     turn: Turn,
@@ -166,7 +158,7 @@ def _long_maps(
         old = yield from engine.stream(explain, turn.run, partial(waiting, 0), turn)
         if turn.run.stopped():
             raise Refused(messages.STOPPED)
-    changed = partial(network.explain_changed, edit=edit)
+    changed = partial(explain_changed, edit=edit)
     new = yield from engine.stream(partial(explain, around=changed), turn.run, partial(waiting, parts - 1), turn)
     if turn.run.cancelled:
         raise Refused(messages.STOPPED)
@@ -203,3 +195,68 @@ def _shown(effects: torch.Tensor, rows: Any, columns: Any) -> torch.Tensor:
             if row is not None and column is not None:
                 placed[i, j] = effects[row, column]
     return placed
+
+
+# What a changed network computes; `network_calls.run` runs each function, possibly in another process. A change only
+# affects forward passes of the thread that makes it, inside one of these calls. The network itself is never changed, so
+# other requests, also those that run at the same time, are not affected.
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What is sent to the process that runs the network: a change of channels, and where to make it.
+
+    `place` names the layer, its channels and at most one cell; `change` says what happens to their values. `swapped`
+    [1, C, H, W] is the input made from the second image of a swap, None for other changes. `intervene` makes the change
+    for one call; it never modifies the network.
+    """
+
+    place: Place
+    change: Change
+    swapped: torch.Tensor | None
+
+    def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
+        """Call `explainers.intervene`."""
+        place = self.place
+        value = self.change.value(None if self.swapped is None else self.swapped.to(images.device))
+        cells = None if place.cell is None else [place.cell]
+        return explainers.intervene(network, images, place.layer, channels=place.channels, cells=cells, value=value)
+
+
+def scores_and_map(
+    network: Any,
+    images: torch.Tensor,
+    *,
+    method: str,
+    edit: Any,
+    target: int | explainers.Target | None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, torch.Tensor, explainers.Explanation | None]:
+    """Return the scores [1, K] before and after the change, and the map of a quick method.
+
+    `edit.intervene(network, images)` makes the change, as that of `Edit`. `keywords` are those of `explainers.explain`
+    with the changed network; the target None is the class before. One call, because the page waits for it: two forward
+    passes, and those of the method.
+
+    Errors   as `explainers.intervene`
+    """
+    result = edit.intervene(network, images)
+    if explainers.METHODS[method].long:
+        return result.before, result.after, None
+    explained = int(result.before.argmax()) if target is None else target
+    with result.applied(network):
+        found = explainers.explain(method, network, images, explained, **keywords)
+        return result.before, result.after, replace(found, images=None)
+
+
+def explain_changed(
+    explain: Callable[..., explainers.Explanation],
+    network: Any,
+    images: torch.Tensor,
+    *,
+    edit: Edit,
+    **keywords: Any,
+) -> explainers.Explanation:
+    """Call `explain` with the changed network, as `around` of `network_calls.explain`."""
+    with edit.intervene(network, images).applied(network):
+        return explain(network, images, **keywords)

@@ -312,14 +312,11 @@ UNITS = {
 """By the unit of the method: its description. An empty unit means that the map has none."""
 
 OWN_UNITS = {
-    "eigen_cam": "Values are in the units of the layer output.",
-    "fem": "Values are in the units of the layer output.",
-    "deep_feature_factorization": "Values are in the units of the layer output.",
+    **dict.fromkeys(
+        ("eigen_cam", "fem", "deep_feature_factorization", "token_pca"), "Values are in the units of the layer output."
+    ),
     "feature_maps": "Values are the output of the layer.",
-    "token_pca": "Values are in the units of the layer output.",
-    "score_cam": "Values are weighted means of activations without a unit.",
-    "ss_cam": "Values are weighted means of activations without a unit.",
-    "is_cam": "Values are weighted means of activations without a unit.",
+    **dict.fromkeys(("score_cam", "ss_cam", "is_cam"), "Values are weighted means of activations without a unit."),
     "refine_cam": "Values range from 0 to 1, the possible maximum.",
     "guided_grad_cam": "Values are products of gradient and Grad-CAM without a unit.",
     "excitation_backprop": "Values are probabilities that sum to 1.",
