@@ -9,7 +9,7 @@ from saliscope import percentages
 
 if TYPE_CHECKING:
     from explainers import PathStep
-    from saliscope.compute.arithmetic.engine import Operation, Product, ValueOf
+    from saliscope.compute.arithmetic.answers import Operation, Product, ValueOf
 
 ACTIVATIONS = {
     "relu": "ReLU",

@@ -18,6 +18,7 @@ from saliscope.compute import engine, model_cache, network_calls, results_cache,
 from saliscope.compute.answers import Settings, Waiting
 from saliscope.compute.channels.engine import load
 from saliscope.compute.concepts import messages
+from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
 from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.compute.interventions.engine import before_and_after, explained
 from saliscope.compute.jobs.runs import Run
@@ -34,42 +35,6 @@ CUTS, CUT_PART, CUT_SIDE = 4, 3, 80
 """Number of cuts of a concept; a cut is a third of the height and width of a crop, with a longer side in pixels."""
 FACTORS = (0.0, 2.0)
 """Range of the strength of a concept."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The number of concepts, and the paths of the images of a batch; without them, the examples are used."""
-
-    k: int
-    files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The part of an image around the cell where a concept is strongest, and the name of the image."""
-
-    name: str
-    image: Image.Image
-
-
-@dataclass(frozen=True)
-class Found:
-    """The concepts of a layer, their maps [k, h, w] on the image of the page, and the strongest cuts of each."""
-
-    concepts: explainers.Concepts
-    maps: torch.Tensor
-    cuts: list[list[Cut]]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The concepts, and by how much the score of the subject falls if one is removed, [k]."""
-
-    settings: Settings
-    crop: Image.Image
-    found: Found
-    effects: torch.Tensor
-    subject: str
 
 
 _found: Recent[Found] = Recent()

@@ -8,7 +8,7 @@ from saliscope.compute.interventions.messages import CHANGE
 from saliscope.percentages import number, percent
 
 if TYPE_CHECKING:
-    from saliscope.compute.concepts.engine import Measured
+    from saliscope.compute.concepts.answers import Measured
 
 TITLE = "Concepts"
 COUNTS = (4, 8, 16)

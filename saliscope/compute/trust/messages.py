@@ -9,7 +9,7 @@ from saliscope.percentages import number
 if TYPE_CHECKING:
     from explainers import Evaluation, Randomization
     from saliscope.compute.answers import Settings
-    from saliscope.compute.trust.engine import ClassSimilarity
+    from saliscope.compute.trust.answers import ClassSimilarity
 
 CONTROL = "This method is one of the controls that other maps are compared with, so it cannot be evaluated."
 PLANES = "This method returns several planes. Only methods with a single map for the class can be evaluated."

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from saliscope.compute.arithmetic import engine, messages
-from saliscope.compute.arithmetic.engine import ValueOf
+from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import parts
 from saliscope.page.components import view

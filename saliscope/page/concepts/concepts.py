@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from saliscope.compute.concepts import engine, messages
-from saliscope.compute.concepts.engine import Measured
+from saliscope.compute.concepts.answers import Measured
 from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.page.channels.changing import CROP_SIDE, before_after
 from saliscope.page.components import view

@@ -19,7 +19,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import badges
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine, messages
-from saliscope.compute.trust.engine import CheckedMap, CheckProgress, Weights
+from saliscope.compute.trust.answers import CheckedMap, CheckProgress, Weights
 from saliscope.page.components import view
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.trust import parts

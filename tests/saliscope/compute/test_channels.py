@@ -16,7 +16,7 @@ from saliscope.compute import messages as page_messages
 from saliscope.compute.answers import Answer, Stages
 from saliscope.compute.arithmetic import engine as arithmetic
 from saliscope.compute.arithmetic import messages as value_messages
-from saliscope.compute.arithmetic.engine import ValueOf
+from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.channels import engine as channels
 from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import (

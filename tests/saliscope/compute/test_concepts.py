@@ -11,7 +11,7 @@ from PIL import Image
 
 import explainers
 from saliscope.compute.concepts import engine
-from saliscope.compute.concepts.engine import Measured, Wanted
+from saliscope.compute.concepts.answers import Measured, Wanted
 from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request

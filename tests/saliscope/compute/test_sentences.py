@@ -28,7 +28,7 @@ from saliscope.compute.ranking import engine as ranking
 from saliscope.compute.request import LONGEST, Request
 from saliscope.compute.text_messages import NO_SENTENCE, TWO_SENTENCES
 from saliscope.compute.trust import engine as trust
-from saliscope.compute.trust.engine import CheckedMap
+from saliscope.compute.trust.answers import CheckedMap
 from saliscope.errors import Refused
 from saliscope.images import uploads
 from saliscope.page.api import answers as api

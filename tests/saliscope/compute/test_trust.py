@@ -19,7 +19,7 @@ from saliscope.compute.answers import Answer, Waiting
 from saliscope.compute.jobs import runs
 from saliscope.compute.request import Request
 from saliscope.compute.trust import engine, messages
-from saliscope.compute.trust.engine import CheckedMap, CheckProgress, ClassSimilarity
+from saliscope.compute.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
 from saliscope.errors import Refused
 from saliscope.page.trust import trust as view
 from tests.saliscope.compute.asking import MODEL, SMALL, answered, steps_of
