@@ -101,15 +101,7 @@ def measure(request: Request, run: Run, kind: str, cell: tuple[int, int] | None 
         _check_cell(cell, maps.shape[1:])
         yield Measures(settings, inputs.ids, kind, maps[:, cell[0], cell[1]], None, cell)
         return
-    with turns.enqueue(run, long=kind == "effect") as turn:
-        yield from engine.wait_turn(turn)
-        subject = scene.subject_of(settings, inputs.crop, inputs.images)
-        if subject is None:
-            raise Refused(settings.refusal or messages.NO_EFFECTS)
-        if kind == "effect":
-            values = yield from _effects(settings, inputs.images, subject, turn)
-        else:
-            values = network.contributions(settings.loaded.name, inputs.images, subject.target, settings.layer)
+    subject, values = yield from _values(inputs, run, kind)
     yield Measures(settings, inputs.ids, kind, values, subject)
 
 
@@ -168,15 +160,8 @@ def all_channels(request: Request, run: Run, *, sort: str = "activation") -> Ite
     Errors   as `engine.explain`
     """
     inputs = yield from _load_inputs(request, run)
-    maps, settings, images = (yield from inputs.maps(run)), inputs.settings, inputs.images
-    with turns.enqueue(run, long=sort == "effect") as turn:
-        yield from engine.wait_turn(turn)
-        subject = scene.subject_of(settings, inputs.crop, images)
-        effects = None
-        if sort == "effect":
-            if subject is None:
-                raise Refused(settings.refusal or messages.NO_EFFECTS)
-            effects = yield from _effects(settings, images, subject, turn)
+    maps, settings = (yield from inputs.maps(run)), inputs.settings
+    subject, effects = yield from _values(inputs, run, sort)
     means = maps.mean((1, 2))
     keys = {"effect": effects, "number": None}.get(sort, means)
     numbers = list(range(len(maps))) if keys is None else keys.argsort(descending=True, stable=True).tolist()
@@ -227,11 +212,26 @@ def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
     return _Inputs(settings, crop, images, ids)
 
 
-def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: Any) -> Generator[Step, None, Any]:
-    call = partial(network_calls.run, settings.loaded.name, explainers.channel_effects, images)
-    work = partial(call, target=subject.target, layer=settings.layer)
-    effects = yield from engine.finish(work, turn, messages.EFFECTS, messages.EFFECTS_STOPPED)
-    return effects[0].float()
+def _values(inputs: _Inputs, run: Run, kind: str) -> Generator[Step, None, tuple[Subject | None, Any]]:
+    """Return the subject, and the "gradient" or "effect" of every channel on it, [K]; None for another kind.
+
+    Errors   Refused if one of them is wanted and there is no subject
+    """
+    settings, images = inputs.settings, inputs.images
+    with turns.enqueue(run, long=kind == "effect") as turn:
+        yield from engine.wait_turn(turn)
+        subject = scene.subject_of(settings, inputs.crop, images)
+        if kind not in ("gradient", "effect"):
+            return subject, None
+        if subject is None:
+            raise Refused(settings.refusal or messages.NO_EFFECTS)
+        name, layer = settings.loaded.name, settings.layer
+        if kind == "gradient":
+            return subject, network.contributions(name, images, subject.target, layer)
+        call = partial(network_calls.run, name, explainers.channel_effects, images)
+        work = partial(call, target=subject.target, layer=layer)
+        effects = yield from engine.finish(work, turn, messages.EFFECTS, messages.EFFECTS_STOPPED)
+        return subject, effects[0].float()
 
 
 def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> InputGradient:

@@ -75,11 +75,9 @@ def update(settings: Settings, question: Request, form: dict[str, Any]) -> Updat
         updates[parts.TARGET] = _classes(settings, question)
         updates["network"] = drawing(loaded)
     else:
-        for name in ("layer",) if settings.refusal else ("layer", "target"):  # the user corrects the refused sentence
+        for name in ("layer", "method", *(() if settings.refusal else ("target",))):  # the user corrects a sentence
             if getattr(question, name) != chosen[name]:
                 updates[parts.CHOICES[name]] = Props(value=chosen[name])
-        if question.method != chosen["method"]:
-            updates[parts.METHOD] = Props(value=chosen["method"])
     if settings.unit and not loaded.encodes_text:  # no list of classes has it
         updates[parts.TARGET] = Props(
             names=names([(messages.TOP_CHOICE, ""), chosen["target"], *loaded.names]),
