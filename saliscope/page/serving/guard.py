@@ -175,7 +175,8 @@ class Guard:
         address: str = scope["state"]["address"]
         if scope["method"] == "GET" and (stream := STREAM.fullmatch(path)):
             name = stream["event"] or parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[-1]
-            with self._stream(address), _listening(name):
+            visitor = visitors.find(name)
+            with self._stream(address), visitor.listening() if visitor else contextlib.nullcontext():
                 stalled = Stalled(body.receive, send)
                 await stalled.run(self.app, scope)
             return
@@ -258,14 +259,6 @@ class Guard:
             self._streams[address] -= 1
             if not self._streams[address]:
                 del self._streams[address]
-
-
-@contextlib.contextmanager
-def _listening(name: str) -> Iterator[None]:
-    """Note that somebody listens to the answers of a session or an event."""
-    visitor = visitors.find(name)
-    with visitor.listening() if visitor else contextlib.nullcontext():
-        yield
 
 
 async def _end_unheard() -> None:
