@@ -143,13 +143,15 @@ def explain(
 def _measure_map(
     function: Callable[..., R], name: str, images: torch.Tensor, maps: Any, progress: Callable[[Any], bool], **more: Any
 ) -> R:
-    """Call a function that measures the map of one image, an explanation or [1, h, w]."""
+    """Call a function of the library that measures a map of one image, given as `maps`."""
     function = partial(_in_batches, _batch_size(name), function, small=True)
     return run(name, function, images, maps=maps, **more, **progress_options(progress))
 
 
 evaluate = partial(_measure_map, explainers.evaluate)
+"""Call `explainers.evaluate` for an explanation of one image."""
 remove_brightest = partial(_measure_map, explainers.remove_brightest)
+"""Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
 
 
 def recommend(

@@ -30,6 +30,7 @@ ACTIVITY = "If all channel weights are nearly equal, the map shows activity inst
 PATTERN = "Class-agnostic: the pattern may be irrelevant to the prediction."
 NOISY = "A single gradient is noisy, so individual pixels are not meaningful."
 LOCAL = "Only valid for small changes: occluding these pixels may have a different effect."
+CONTROL = "A control that does not use the network. "
 BASELINE = "The map depends on the baseline."
 NO_SIGN = "The map has no sign and depends on the baseline that replaces the cells."
 COVER = "The map depends on the baseline that replaces the parts."
@@ -250,21 +251,9 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "channels that decrease it",
         "Channels are removed one at a time, so redundant channels look unimportant.",
     ),
-    "edge_control": (
-        "edges of the image",
-        "",
-        "A control that does not use the network. A map that looks like this may only show edges.",
-    ),
-    "center_control": (
-        "the center of the image",
-        "",
-        "A control that does not use the network. A map should be more informative than this.",
-    ),
-    "random_control": (
-        "random numbers without meaning",
-        "",
-        "A control that does not use the network. A map should be better than this.",
-    ),
+    "edge_control": ("edges of the image", "", CONTROL + "A map that looks like this may only show edges."),
+    "center_control": ("the center of the image", "", CONTROL + "A map should be more informative than this."),
+    "random_control": ("random numbers without meaning", "", CONTROL + "A map should be better than this."),
 }
 """By method: the meaning of high values, the meaning of negative values, and the limits of the map."""
 
