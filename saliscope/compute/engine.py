@@ -191,6 +191,26 @@ def stream(
     return result.result()
 
 
+def finish(work: Callable[..., R], turn: Turn, says: str, stopped: str) -> Generator[Waiting, None, R]:
+    """Run a call of a network that reports its progress, yield the progress with a message, and return the result.
+
+    Errors   Refused with the message `stopped` if it was stopped: an unfinished result would not be comparable
+    """
+
+    def call(report: Callable[[Any], bool]) -> R:
+        return work(**network_calls.progress_options(report))
+
+    try:
+        found = yield from stream(call, turn.run, lambda step: Waiting(says, step.fraction), turn)
+    except explainers.ExplainerError:
+        if turn.run.stopped():  # too little was done for any result
+            raise Refused(stopped) from None
+        raise
+    if turn.run.stopped():
+        raise Refused(stopped)
+    return found
+
+
 def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Settings]:
     """Wait for the model and a place for the image, yielding the progress; return the resolved settings."""
     yield from model_cache.wait(run, request.model)

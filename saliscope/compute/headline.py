@@ -22,14 +22,8 @@ DENSER = 1.25
 """... and this many times its fraction of the area, because an even map has nearly half of its mass in four ninths."""
 
 ROWS, COLUMNS = ("upper", "center", "lower"), ("left", "center", "right")
-BANDS = {
-    (0, None): "the upper third",
-    (1, None): "a horizontal band across the center",
-    (2, None): "the lower third",
-    (None, 0): "the left third",
-    (None, 1): "a vertical band through the center",
-    (None, 2): "the right third",
-}
+BANDS = "the upper third", "a horizontal band across the center", "the lower third"
+UPRIGHT_BANDS = "the left third", "a vertical band through the center", "the right third"
 
 SENTENCES = {
     "prediction": ("The network prefers some class; of a channel only its name.", "{name}, {score}."),
@@ -95,9 +89,9 @@ def largest_part(fractions: torch.Tensor) -> tuple[str, float, bool]:
 def _name(top: int, left: int, height: int, width: int) -> str:
     """Return the name of a part of the crop, in ninths from the upper left corner."""
     if width == 3:
-        return BANDS[top, None]
+        return BANDS[top]
     if height == 3:
-        return BANDS[None, left]
+        return UPRIGHT_BANDS[left]
     if height == width == 2:
         return f"the {('upper', 'lower')[top]} {('left', 'right')[left]}"
     cells = [_cell(top + row, left + column) for row in range(height) for column in range(width)]

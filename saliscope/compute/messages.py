@@ -68,8 +68,7 @@ DEFAULT_USED = " Using the default instead: "
 
 def plain(message: str) -> str:
     """Return a message of the library on one line, truncated to `LONGEST` characters."""
-    message = " ".join(str(message).split())
-    return message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
+    return short(message, LONGEST)
 
 
 def short(name: str, longest: int = 60) -> str:

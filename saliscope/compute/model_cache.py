@@ -39,6 +39,8 @@ FOR_SENTENCES = "grad_eclip"
 """The default method for a network with a text encoder, for which it was designed."""
 WITHOUT_LAYER = "integrated_gradients"
 """The default method for a network without layers that have a grid, such as one of linear layers."""
+QUICK = ("grad_cam", "saliency")
+"""Methods for the maps of a comparison if that of the page is not possible, best first."""
 COMPARING = frozenset({"finer_cam"})
 """Methods that compare the scores of several classes, which do not support objects or regions."""
 
@@ -239,6 +241,14 @@ def default_method(loaded: LoadedModel) -> explainers.Method:
     if loaded.encodes_text:
         wanted.insert(0, FOR_SENTENCES)
     return next(available[name] for name in [*wanted, *available] if name in available)
+
+
+def quick_method(wanted: explainers.Method, *models: LoadedModel) -> explainers.Method | None:
+    """Return a method if it is quick, has one map and supports these models, or else another such method, or None."""
+    for method in (wanted, *(explainers.METHODS[name] for name in QUICK)):
+        if not (method.long or method.planes) and all(why_not(method, loaded) is None for loaded in models):
+            return method
+    return None
 
 
 def why_not(method: explainers.Method, loaded: LoadedModel) -> str | None:

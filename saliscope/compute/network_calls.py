@@ -140,24 +140,18 @@ def explain(
     return dataclasses.replace(run(name, function, images, **keywords), images=None)
 
 
-def evaluate(
-    name: str,
-    images: torch.Tensor,
-    explanation: explainers.Explanation,
-    progress: Callable[[Any], bool],
-    **keywords: Any,
-) -> explainers.Evaluation:
-    """Call `explainers.evaluate` for an explanation of one image."""
-    function = partial(_in_batches, _batch_size(name), explainers.evaluate, small=True)
-    return run(name, function, images, maps=explanation, **keywords, **progress_options(progress))
+def _measure_map(
+    function: Callable[..., R], name: str, images: torch.Tensor, maps: Any, progress: Callable[[Any], bool], **more: Any
+) -> R:
+    """Call a function of the library that measures a map of one image, given as `maps`."""
+    function = partial(_in_batches, _batch_size(name), function, small=True)
+    return run(name, function, images, maps=maps, **more, **progress_options(progress))
 
 
-def remove_brightest(
-    name: str, images: torch.Tensor, maps: torch.Tensor, progress: Callable[[Any], bool], **keywords: Any
-) -> explainers.Removal:
-    """Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
-    function = partial(_in_batches, _batch_size(name), explainers.remove_brightest, small=True)
-    return run(name, function, images, maps=maps, **keywords, **progress_options(progress))
+evaluate = partial(_measure_map, explainers.evaluate)
+"""Call `explainers.evaluate` for an explanation of one image."""
+remove_brightest = partial(_measure_map, explainers.remove_brightest)
+"""Call `explainers.remove_brightest` for a map [1, h, w] of one image."""
 
 
 def recommend(
@@ -207,20 +201,12 @@ def _placed(network: Any, images: torch.Tensor, maps: dict[str, torch.Tensor]) -
 
 
 def effect(
-    network: Any, images: torch.Tensor, target: int | explainers.Target, layer: str, axis: int, channel: int
+    network: Any, images: torch.Tensor, target: int | explainers.Target, layer: str, channel: int
 ) -> torch.Tensor:
     """Return the drop of the target score when one channel is removed, from two forward passes."""
-
-    def ablate(output: torch.Tensor) -> torch.Tensor:
-        output = output.clone()
-        output.select(axis, channel).zero_()
-        return output
-
-    score = explainers.Logit(target) if isinstance(target, int) else target
-    with torch.inference_mode():
-        original = score(_logits(network(images)))
-        with explainers.edit_outputs(network, {layer: ablate}):
-            return (original - score(_logits(network(images))))[0]
+    found = explainers.intervene(network, images, layer, target, channels=channel)
+    assert found.target_before is not None and found.target_after is not None, "there is a target"
+    return (found.target_before - found.target_after)[0]
 
 
 def gradient_norm(gradient: torch.Tensor) -> float:
@@ -251,11 +237,6 @@ def layer_gradients(
         score = (explainers.Logit(target) if isinstance(target, int) else target)(network(inputs))
         torch.autograd.grad(score.sum(), inputs)  # does not change `.grad` of the parameters
     return results
-
-
-def _logits(output: Any) -> Any:
-    """Return the logits of a Hugging Face output, or any other output unchanged."""
-    return getattr(output, "logits", output)
 
 
 def sweep(

@@ -54,13 +54,6 @@ class Request:
             return os.path.getsize(self.image) if self.image else None
         return None
 
-    @property
-    def signature(self) -> str:
-        """A text that is equal for requests with the same answer."""
-        settings = [self.image, *(getattr(self, name) for name in NAMES), self.options, self.bands]
-        settings += [self.edit, self.second] if self.edit else []
-        return json.dumps(settings, sort_keys=True, default=str)
-
 
 def from_form(form: Mapping[str, Any]) -> Request:
     """Return the request of the settings that the page shows.

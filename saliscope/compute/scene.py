@@ -39,6 +39,10 @@ LEAST = 0.005
 """Minimum size of a separate connected region, as a fraction of the image."""
 SIDE = 256
 """Longer side in pixels at which connected regions are computed; 520 pixels would take a second."""
+LEAST_SCORE = explainers.Option(
+    MIN_SCORE, 0.5, "float", 0.01, 1.0, 0.01, help="detections below this score are ignored"
+)
+"""The option of all detectors."""
 WITHOUT_MAP = frozenset({"no grid", "one cell", "unused"})
 """Reasons for which a block has no Grad-CAM, by the `why` of its `BlockStep`."""
 _blocks: weakref.WeakKeyDictionary[zoo.Model, explainers.Blocks] = weakref.WeakKeyDictionary()
@@ -46,13 +50,7 @@ _blocks: weakref.WeakKeyDictionary[zoo.Model, explainers.Blocks] = weakref.WeakK
 
 def options(loaded: LoadedModel) -> dict[str, explainers.Option]:
     """Return the options of a request that belong to the network instead of the method."""
-    if loaded.model.task != "detection":
-        return {}
-    return {
-        MIN_SCORE: explainers.Option(
-            MIN_SCORE, 0.5, "float", 0.01, 1.0, 0.01, help="detections below this score are ignored"
-        )
-    }
+    return {MIN_SCORE: LEAST_SCORE} if loaded.model.task == "detection" else {}
 
 
 def parse_target(name: str, loaded: LoadedModel) -> tuple[str, int]:

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from saliscope import limits, resources
 from saliscope.compute import model_cache
 from saliscope.compute.jobs import runs
 from saliscope.errors import Refused
+from saliscope.images.pixels import encode
 from saliscope.zoo.weights import weights_hash
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ QUALITY = 80
 log = logging.getLogger("saliscope")
 _lock = threading.RLock()
 _open_folder: Callable[[Model], Any] | None = None
-_networks: weakref.WeakKeyDictionary[Any, _Network] = weakref.WeakKeyDictionary()
-_visitors: OrderedDict[str, _Visitor] = OrderedDict()
+_networks: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+_visitors: OrderedDict[str, _Known] = OrderedDict()
 """The indices of visitors by session, the newest last."""
 _sprites: dict[str, list[bytes | None]] = {}
 
@@ -127,20 +128,12 @@ class _Index:
 
 
 @dataclass(frozen=True)
-class _Visitor:
-    """The index of a visitor's images, and the layers that were read."""
+class _Known:
+    """The indices of a network, or the one of a visitor's images, and the layers that were read."""
 
-    index: _Index
-    layers: dict[str, LayerUnits | None]
-
-
-class _Network:
-    """The indices of a network, and its layers that were read."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self.weights = weights_hash(loaded.model)
-        self.indices = list(_fitting(loaded, self.weights))
-        self.layers: dict[str, LayerUnits | None] = {}
+    weights: str
+    indices: list[_Index]
+    layers: dict[str, LayerUnits | None] = field(default_factory=dict)
 
 
 def use(open_folder: Callable[[Model], Any] | None) -> None:
@@ -158,7 +151,7 @@ def keep(session: str, stored: Any) -> None:
     """Keep the `StoredIndex` of a visitor's images for their session; it replaces the former one."""
     forget(session)
     with _lock:
-        _visitors[session] = _Visitor(_Index.of(stored), {})
+        _visitors[session] = _Known(stored.settings["weights_sha256"], [_Index.of(stored)])
         oldest = list(_visitors)[: -limits.INDICES]
     for each in oldest:
         forget(each)
@@ -185,16 +178,17 @@ def of_layer(loaded: LoadedModel, layer: str, session: str = "") -> LayerUnits |
     """
     with _lock:
         if loaded.model.network not in _networks:
-            _networks[loaded.model.network] = _Network(loaded)
+            weights = weights_hash(loaded.model)
+            _networks[loaded.model.network] = _Known(weights, list(_fitting(loaded, weights)))
         known = _networks[loaded.model.network]
         if layer not in known.layers:
             found = (_read(index, layer) for index in known.indices)
             known.layers[layer] = next((units for units in found if units), None)
         visitor = _visitors.get(session)
-        if visitor is None or visitor.index.settings["weights_sha256"] != known.weights:
+        if visitor is None or visitor.weights != known.weights:
             return known.layers[layer]
         if layer not in visitor.layers:
-            own = _read(visitor.index, layer, secrets.token_hex(16))
+            own = _read(visitor.indices[0], layer, secrets.token_hex(16))
             visitor.layers[layer] = own and _joined(known.layers[layer], own)
         return visitor.layers[layer] or known.layers[layer]
 
@@ -312,6 +306,4 @@ def _draw_sprite(name: str) -> bytes:
         image.thumbnail((SIDE, SIDE))
         row, column = divmod(number, ACROSS)
         sheet.paste(image, (SIDE * column + (SIDE - image.width) // 2, SIDE * row + (SIDE - image.height) // 2))
-    file = io.BytesIO()
-    sheet.save(file, "WEBP", quality=QUALITY, method=2)
-    return file.getvalue()
+    return encode(sheet, "WEBP", quality=QUALITY, method=2)

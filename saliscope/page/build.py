@@ -104,13 +104,13 @@ def _end_session(request: gr.Request) -> None:
 
 
 def theme() -> gr.themes.Base:
-    """Return a theme with neutral grays, one accent color and system fonts, so that nothing is downloaded."""
+    """Return a theme with neutral grays, one accent color and system fonts, so that nothing is downloaded.
+
+    It has the colors that our style sheets use, because the page has no other components of Gradio.
+    """
     plain = gr.themes.Default(
         primary_hue=gr.themes.colors.indigo,
-        neutral_hue=gr.themes.colors.zinc,
-        spacing_size=gr.themes.sizes.spacing_md,
         radius_size=gr.themes.sizes.radius_sm,
-        text_size=gr.themes.sizes.text_md,
         font=FONT,
         font_mono=MONO,
     )
@@ -120,18 +120,13 @@ def theme() -> gr.themes.Base:
         "background_fill_primary": ("#ffffff", "#232328"),
         "background_fill_secondary": ("#f4f4f5", "#1f1f24"),
         "block_background_fill": ("#ffffff", "#232328"),
-        "block_label_background_fill": ("#ffffff", "#232328"),
         "input_background_fill": ("#ffffff", "#2a2a30"),
         "border_color_primary": ("#e0e0e4", "#3a3a42"),
-        "block_border_color": ("#e0e0e4", "#3a3a42"),
         "input_border_color": ("#d0d0d6", "#45454e"),
         "body_text_color": ("#1b1b1f", "#fafafa"),
         "body_text_color_subdued": ("#5c5c66", "#a9a9b4"),
-        "block_label_text_color": ("#5c5c66", "#a9a9b4"),
         "block_title_text_color": ("#3a3a42", "#d4d4dc"),
         "button_primary_background_fill": (ACCENT, ACCENT),
-        "button_primary_background_fill_hover": ("#4a4ac4", "#6d6de0"),
-        "button_primary_text_color": ("#ffffff", "#ffffff"),
         "button_primary_border_color": (ACCENT, ACCENT),
         "button_secondary_background_fill": ("#ffffff", "#2a2a30"),
         "button_secondary_background_fill_hover": ("#f0f0f3", "#2c2c34"),
@@ -140,17 +135,7 @@ def theme() -> gr.themes.Base:
         "link_text_color": (ACCENT, "#a3a3f0"),
     }.items():
         both |= {name: light, f"{name}_dark": dark}
-    return plain.set(
-        **both,
-        color_accent=ACCENT,
-        block_shadow="none",
-        block_shadow_dark="none",
-        block_label_shadow="none",
-        button_primary_shadow="none",
-        button_secondary_shadow="none",
-        input_shadow="none",
-        input_shadow_focus="none",
-    )
+    return plain.set(**both, color_accent=ACCENT)
 
 
 OPTIONS: dict[str, Any] = {

@@ -119,7 +119,6 @@ def run_job(
     show_error: Callable[[str], Updates],
     *,
     question: str = "",
-    again: bool = False,
     number: int | None = None,
     seconds: float = limits.SECONDS,
     unknown: str = messages.UNKNOWN,
@@ -129,14 +128,14 @@ def run_job(
     """Run a handler as a new job: yield `steps(run)`; an error becomes `show_error(message)`.
 
     `name` is the session of the visitor, or "session/part" for jobs that run at the same time as the explanation. A
-    previous job with that name is stopped and its results are not shown. If the latest job answers the same `question`,
-    a new job only starts with `again`. A job with a smaller `number` than the latest one does not start. `stopped`
-    replaces the message of an error after the visitor has stopped the job. A job without an image names the kind of its
-    `place` in `limits.PLACES`.
+    previous job with that name is stopped and its results are not shown. A job starts only if its `number` is larger
+    than that of the latest one, or if one of them has none. `question` is what the job is about. `stopped` replaces the
+    message of an error after the visitor has stopped the job. A job without an image names the kind of its `place` in
+    `limits.PLACES`.
     """
     with contextlib.ExitStack() as stack:
         try:
-            run = stack.enter_context(runs.start(name, seconds, question, again, number))
+            run = stack.enter_context(runs.start(name, seconds, question, number))
         except Refused as error:
             yield show_error(str(error))
             return
@@ -157,6 +156,29 @@ def run_job(
                 yield show_error(stopped if stopped and run.cancelled else message)
 
 
+Show = dict[type[Any], Callable[[Any], Updates]]
+"""What a step shows, by its type."""
+
+
+def shown(steps: Iterator[Any], show: Show) -> Iterator[Updates]:
+    """Yield what the steps of a job show; a step of another type shows nothing."""
+    for step in steps:
+        for kind, pack_step in show.items():
+            if isinstance(step, kind):
+                yield pack_step(step)
+                break
+
+
+def busy(part: Part) -> Show:
+    """Show in the status line of a part that a job waits."""
+    return {Waiting: lambda step: {part: messages.status("busy", step.message, fraction=step.fraction)}}
+
+
+def failed(part: Part) -> Callable[[str], Updates]:
+    """Return a function that shows an error in the status line of a part."""
+    return lambda message: {part: messages.status("error", message)}
+
+
 def answer_ticket(
     ask: Ask,
     part: Part,
@@ -175,8 +197,8 @@ def answer_ticket(
     def wait(step: Waiting) -> Updates:
         return pack(waiting=step.message, fraction=step.fraction)
 
-    steps = _steps(work, wait, lambda step: pack(**show(step)))
-    yield from run_job(ask.job(name), steps, lambda message: pack(refused=message))
+    kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
+    yield from run_job(ask.job(name), lambda run: shown(work(run), kinds), lambda message: pack(refused=message))
 
 
 def answer_number(
@@ -198,12 +220,6 @@ def answer_number(
     def wait(step: Waiting) -> Updates:
         return pack("waiting", step.message, step.fraction)
 
-    steps, show_error = _steps(work, wait, lambda step: pack(**show(step))), partial(pack, "refused")
-    yield from run_job(ask.job(name), steps, show_error, question=str(number), number=number)
-
-
-def _steps(
-    work: Callable[[Run], Iterator[Any]], wait: Callable[[Waiting], Updates], show: Callable[[Any], Updates]
-) -> Callable[[Run], Iterator[Updates]]:
-    """Return the steps of a job: those of `work(run)`, packed by `wait` while it waits and by `show` otherwise."""
-    return lambda run: (wait(step) if isinstance(step, Waiting) else show(step) for step in work(run))
+    kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
+    steps, show_error = (lambda run: shown(work(run), kinds)), partial(pack, "refused")
+    yield from run_job(ask.job(name), steps, show_error, number=number)

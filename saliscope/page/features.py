@@ -1,5 +1,6 @@
-"""All handlers of the page. Importing this module imports torch, so the page is served first."""
+"""All handlers of the page, which register themselves. Importing them imports torch, so the page is served first."""
 
+# ruff: noqa: F401
 from __future__ import annotations
 
 from saliscope.page import events
@@ -17,22 +18,4 @@ from saliscope.page.ranking import ranking
 from saliscope.page.share import bundle
 from saliscope.page.trust import trust
 
-FEATURES = (
-    batch,
-    arithmetic,
-    changing,
-    channels,
-    compare,
-    concepts,
-    erase,
-    lab,
-    maps,
-    models,
-    explain,
-    rail,
-    ranking,
-    bundle,
-    trust,
-)
-"""The modules that register the handlers."""
 respond = events.respond

@@ -16,6 +16,6 @@ def new_file(name: str) -> Path:
     return folder / f"tmp{secrets.token_hex(32)}-{name}"
 
 
-def address(path: Path) -> str:
+def address(path: Path | str) -> str:
     """Return the address of a file, relative to the page, as `fileAddress` in stored_images.js."""
     return f"gradio_api/file={quote(str(path))}"

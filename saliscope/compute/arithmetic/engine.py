@@ -8,13 +8,11 @@ from typing import Any
 import explainers
 from saliscope.compute import engine, network_calls
 from saliscope.compute.arithmetic.answers import Arithmetic, Operation, Product, ValueOf
-from saliscope.compute.channels import messages as channel_messages
 from saliscope.compute.channels import network as channels_network
-from saliscope.compute.channels.engine import cell_of
+from saliscope.compute.channels.engine import cell_of, load
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.request import Request
-from saliscope.errors import Refused
 
 LISTED = 10
 """Products in the table."""
@@ -27,10 +25,7 @@ def trace(request: Request, number: int, cell: tuple[int, int], run: Run) -> Ite
 
     Errors   as `engine.explain`; Refused for a channel or a cell that does not exist
     """
-    settings = yield from engine.resolve_settings(request, run)
-    if not settings.loaded.layers:
-        raise Refused(channel_messages.NO_CHANNELS)
-    settings, _, images = engine.load_input(settings, request)
+    settings, _, images = yield from load(request, run)
     name, layer = settings.loaded.name, settings.layer
     with turns.enqueue(run, long=False) as turn:
         yield from engine.wait_turn(turn)

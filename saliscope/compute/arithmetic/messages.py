@@ -44,7 +44,6 @@ TERMS = {
     "color_patch": "Patch of the image",
     "color_kernel": "Kernel in color",
     "kernels": "All kernels of this layer in color; gray is 0",
-    "padding": "padding",
 }
 """Labels used by the scripts in page/arithmetic/."""
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saliscope.compute.messages import short
 from saliscope.names import did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 GONE = (
     "The image of this link was uploaded by a user, and this browser no longer has it. Choose the file again or "

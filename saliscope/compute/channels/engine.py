@@ -14,7 +14,7 @@ from PIL import Image
 
 import explainers
 from saliscope.compute import engine, network_calls, scene
-from saliscope.compute.answers import Settings, Subject, Waiting
+from saliscope.compute.answers import Settings, Subject
 from saliscope.compute.channels import messages, network
 from saliscope.compute.channels.answers import (
     Channel,
@@ -101,15 +101,7 @@ def measure(request: Request, run: Run, kind: str, cell: tuple[int, int] | None 
         _check_cell(cell, maps.shape[1:])
         yield Measures(settings, inputs.ids, kind, maps[:, cell[0], cell[1]], None, cell)
         return
-    with turns.enqueue(run, long=kind == "effect") as turn:
-        yield from engine.wait_turn(turn)
-        subject = scene.subject_of(settings, inputs.crop, inputs.images)
-        if subject is None:
-            raise Refused(settings.refusal or messages.NO_EFFECTS)
-        if kind == "effect":
-            values = yield from _effects(settings, inputs.images, subject, turn)
-        else:
-            values = network.contributions(settings.loaded.name, inputs.images, subject.target, settings.layer)
+    subject, values = yield from _values(inputs, run, kind)
     yield Measures(settings, inputs.ids, kind, values, subject)
 
 
@@ -168,15 +160,8 @@ def all_channels(request: Request, run: Run, *, sort: str = "activation") -> Ite
     Errors   as `engine.explain`
     """
     inputs = yield from _load_inputs(request, run)
-    maps, settings, images = (yield from inputs.maps(run)), inputs.settings, inputs.images
-    with turns.enqueue(run, long=sort == "effect") as turn:
-        yield from engine.wait_turn(turn)
-        subject = scene.subject_of(settings, inputs.crop, images)
-        effects = None
-        if sort == "effect":
-            if subject is None:
-                raise Refused(settings.refusal or messages.NO_EFFECTS)
-            effects = yield from _effects(settings, images, subject, turn)
+    maps, settings = (yield from inputs.maps(run)), inputs.settings
+    subject, effects = yield from _values(inputs, run, sort)
     means = maps.mean((1, 2))
     keys = {"effect": effects, "number": None}.get(sort, means)
     numbers = list(range(len(maps))) if keys is None else keys.argsort(descending=True, stable=True).tolist()
@@ -200,26 +185,53 @@ class _Inputs:
             return network_calls.features(self.settings.loaded.name, self.images, self.settings.layer)
 
 
-def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
+def load(
+    request: Request, run: Run, only_classifiers: str = ""
+) -> Generator[Step, None, tuple[Settings, Image.Image, torch.Tensor]]:
+    """Return the settings, the crop and the input of a request about a layer.
+
+    Errors   Refused for a network without layers, and for a request without scores of classes or sentences if there is
+             a message `only_classifiers`
+    """
     settings = yield from engine.resolve_settings(request, run)
+    if only_classifiers and settings.loaded.detects_objects:
+        raise Refused(only_classifiers.format(title=settings.loaded.title))
     if not settings.loaded.layers:
         raise Refused(messages.NO_CHANNELS)
+    if only_classifiers and settings.refusal:
+        raise Refused(settings.refusal)
     settings, image, images = engine.load_input(settings, request)
+    return settings, settings.loaded.model.crop(image), images
+
+
+def _load_inputs(request: Request, run: Run) -> Generator[Step, None, _Inputs]:
+    settings, crop, images = yield from load(request, run)
     parts = [request.image, settings.bands.text if settings.bands else "", settings.loaded.name, settings.layer]
     channels = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     ids = Identifiers(channels, f"{settings.names['target']} {settings.min_score}")
-    return _Inputs(settings, settings.loaded.model.crop(image), images, ids)
+    return _Inputs(settings, crop, images, ids)
 
 
-def _effects(settings: Settings, images: torch.Tensor, subject: Subject, turn: Any) -> Generator[Step, None, Any]:
-    def work(report: Callable[[Any], bool]) -> torch.Tensor:
-        options = {"target": subject.target, "layer": settings.layer, **network_calls.progress_options(report)}
-        return network_calls.run(settings.loaded.name, explainers.channel_effects, images, **options)[0].float()
+def _values(inputs: _Inputs, run: Run, kind: str) -> Generator[Step, None, tuple[Subject | None, Any]]:
+    """Return the subject, and the "gradient" or "effect" of every channel on it, [K]; None for another kind.
 
-    effects = yield from engine.stream(work, turn.run, lambda step: Waiting(messages.EFFECTS, step.fraction), turn)
-    if turn.run.stopped():
-        raise Refused(messages.EFFECTS_STOPPED)
-    return effects
+    Errors   Refused if one of them is wanted and there is no subject
+    """
+    settings, images = inputs.settings, inputs.images
+    with turns.enqueue(run, long=kind == "effect") as turn:
+        yield from engine.wait_turn(turn)
+        subject = scene.subject_of(settings, inputs.crop, images)
+        if kind not in ("gradient", "effect"):
+            return subject, None
+        if subject is None:
+            raise Refused(settings.refusal or messages.NO_EFFECTS)
+        name, layer = settings.loaded.name, settings.layer
+        if kind == "gradient":
+            return subject, network.contributions(name, images, subject.target, layer)
+        call = partial(network_calls.run, name, explainers.channel_effects, images)
+        work = partial(call, target=subject.target, layer=layer)
+        effects = yield from engine.finish(work, turn, messages.EFFECTS, messages.EFFECTS_STOPPED)
+        return subject, effects[0].float()
 
 
 def _input_gradient(inputs: _Inputs, number: int, plane: torch.Tensor, cell: tuple[int, int] | None) -> InputGradient:
@@ -243,8 +255,7 @@ def _contribution(inputs: _Inputs, number: int) -> Contribution:
     if subject is None:
         return Contribution(settings, number, None, None, None, settings.refusal or messages.NO_SUBJECT)
     name, layer = settings.loaded.name, settings.layer
-    axis = next(known.channel_axis for known in settings.loaded.layers if known.name == layer)
-    options = {"target": subject.target, "layer": layer, "axis": axis, "channel": number}
+    options = {"target": subject.target, "layer": layer, "channel": number}
     effect = float(network_calls.run(name, network_calls.effect, images, **options))
     try:
         parts, reason = network.contributions(name, images, subject.target, layer), ""

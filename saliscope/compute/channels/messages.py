@@ -102,7 +102,6 @@ GRID = {
     "no_value": "no value",
     "own_ends": ["0", "channel maximum"],
     "own_signed": ["−", "0", "+"],
-    "preparing": "Loading tiles",
     "select": "Select",
     "selected": "Select ({count})",
     "select_title": "Select channels to change them: click tiles, or Shift-click for a range",

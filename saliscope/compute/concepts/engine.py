@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from PIL import Image
+from torch import nn
 
 import explainers
 from saliscope.compute import engine, model_cache, network_calls, results_cache, scene
 from saliscope.compute.answers import Settings, Waiting
-from saliscope.compute.channels import messages as channel_messages
-from saliscope.compute.concepts import messages, network
+from saliscope.compute.channels.engine import load
+from saliscope.compute.concepts import messages
 from saliscope.compute.concepts.answers import Cut, Found, Measured, Wanted
-from saliscope.compute.interventions.answers import BeforeAfter, Maps
-from saliscope.compute.interventions.engine import class_changes, explained
+from saliscope.compute.interventions.answers import BeforeAfter
+from saliscope.compute.interventions.engine import before_and_after, explained
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import Turn, turns
 from saliscope.compute.request import Request, uploaded
@@ -57,14 +58,15 @@ def find(request: Request, wanted: Wanted, run: Run) -> Iterator[Waiting | Measu
 
     Errors   Refused for a model without scores of classes or without layers; errors of `explainers.find_concepts`
     """
-    settings, crop, images = yield from _load(request, run)
+    settings, crop, images = yield from load(request, run, messages.ONLY_CLASSIFIERS)
     with turns.enqueue(run, long=True) as turn:
         yield from engine.wait_turn(turn)
         found = yield from _find(settings, request, wanted, turn)
         target = scene.target_of(settings)
         target, subject = explained(settings, target, network_calls.scores(settings.loaded.name, images))
-        work = partial(_run, settings, network.effects, images, concepts=found.concepts, target=target)
-        effects = yield from _stream(work, messages.MEASURING, turn)
+        call = partial(network_calls.run, settings.loaded.name, _effects, images)
+        work = partial(call, concepts=found.concepts, target=target)
+        effects = yield from engine.finish(work, turn, messages.MEASURING, messages.STOPPED)
     yield Measured(settings, crop, found, effects[0].float(), subject)
 
 
@@ -73,32 +75,17 @@ def scale(request: Request, wanted: Wanted, index: int, factor: float, run: Run)
 
     Errors   Refused for a concept or a factor that does not exist, and as `find`
     """
-    settings, crop, images = yield from _load(request, run)
+    settings, crop, images = yield from load(request, run, messages.ONLY_CLASSIFIERS)
     with turns.enqueue(run, long=not _found.get(_key(settings, request, wanted))) as turn:
         yield from engine.wait_turn(turn)
         found = yield from _find(settings, request, wanted, turn)
         if not 0 <= index < len(found.concepts) or not FACTORS[0] <= factor <= FACTORS[1]:
             raise Refused(messages.INVALID)
-        drawn, target = _with_quick_method(settings), scene.target_of(settings)
-        options = {"method": drawn.method.name, "target": target, **drawn.method_arguments}
-        options |= {"concepts": found.concepts, "factors": {index: factor}}
-        before, after, *maps = network_calls.run(settings.loaded.name, network.scale, images, **options)
-    _, subject = explained(settings, target, before[0])
-    old, new = (engine.first_plane(each.placed) for each in maps)
-    classes = class_changes(settings, before[0].float(), after[0].float())
-    yield BeforeAfter(settings=drawn, crop=crop, classes=classes, subject=subject, maps=Maps(old, new, 1.0))
-
-
-def _load(request: Request, run: Run) -> Generator[Any, None, tuple[Settings, Image.Image, torch.Tensor]]:
-    settings = yield from engine.resolve_settings(request, run)
-    if settings.loaded.detects_objects:
-        raise Refused(messages.ONLY_CLASSIFIERS.format(title=settings.loaded.title))
-    if not settings.loaded.layers:
-        raise Refused(channel_messages.NO_CHANNELS)
-    if settings.refusal:
-        raise Refused(settings.refusal)
-    settings, image, images = engine.load_input(settings, request)
-    return settings, settings.loaded.model.crop(image), images
+        drawn = _with_quick_method(settings)
+        drawn = replace(drawn, key=results_cache.key(drawn, request))
+        scaling = Scaling(found.concepts, {index: factor})
+        fields, _ = before_and_after(drawn, crop, images, scaling, request)
+    yield BeforeAfter(**fields)
 
 
 def _key(settings: Settings, request: Request, wanted: Wanted) -> str:
@@ -137,35 +124,13 @@ def _find(settings: Settings, request: Request, wanted: Wanted, turn: Turn) -> G
         _, image, images = engine.load_input(settings, replace(request, image=path))
         crops.append(settings.loaded.model.crop(image))
         inputs.append(images)
-    work = partial(_run, settings, network.find, torch.cat(inputs), layer=settings.layer, k=wanted.k)
-    concepts, dictionary, maps = yield from _stream(work, says, turn)
+    call = partial(network_calls.run, settings.loaded.name, _find_in, torch.cat(inputs))
+    work = partial(call, layer=settings.layer, k=wanted.k)
+    concepts, dictionary, maps = yield from engine.finish(work, turn, says, messages.STOPPED)
     placed = explainers.place(maps.float(), _layer(settings).placement)
     cuts = [_cuts(list(paths), crops, placed[:, k]) for k in range(len(concepts))]
     found = Found(replace(concepts, dictionary=dictionary), placed[0], cuts)
     _found.put(key, found)
-    return found
-
-
-def _run(settings: Settings, function: Callable[..., Any], images: torch.Tensor, report: Any, **options: Any) -> Any:
-    """Call a function of network.py that reports its progress."""
-    return network_calls.run(
-        settings.loaded.name, function, images, **options, **network_calls.progress_options(report)
-    )
-
-
-def _stream(work: Callable[[Callable[[Any], bool]], Any], says: str, turn: Turn) -> Generator[Waiting, None, Any]:
-    """Run `work(report)` and yield its progress.
-
-    Errors   Refused if it was stopped: an unfinished result would not be comparable
-    """
-    try:
-        found = yield from engine.stream(work, turn.run, lambda step: Waiting(says, step.fraction), turn)
-    except explainers.ExplainerError:
-        if turn.run.stopped():  # too few images have passed
-            raise Refused(messages.STOPPED) from None
-        raise
-    if turn.run.stopped():
-        raise Refused(messages.STOPPED)
     return found
 
 
@@ -194,11 +159,38 @@ def _with_quick_method(settings: Settings) -> Settings:
 
     Errors   Refused if the model has no quick method
     """
-    method = settings.method
-    if not method.long and not method.planes:
+    method = model_cache.quick_method(settings.method, settings.loaded)
+    if method is None:
+        raise Refused(messages.NO_METHOD)
+    if method is settings.method:
         return settings
-    for name in ("grad_cam", "saliency"):
-        method = explainers.METHODS[name]
-        if model_cache.why_not(method, settings.loaded) is None:
-            return replace(settings, method=method, layer=settings.loaded.default, options={})
-    raise Refused(messages.NO_METHOD)
+    return replace(settings, method=method, layer=settings.loaded.default, options={})
+
+
+# What runs on the device, or in the process, that `network_calls.run` selects
+
+
+def _find_in(
+    network: Any, images: torch.Tensor, *, layer: str, k: int, **options: Any
+) -> tuple[Any, Any, torch.Tensor]:
+    """Return k concepts of a layer, their dictionary, and their maps [N, k, h, w] in the cells of the layer."""
+    found = explainers.find_concepts(network, images, layer, k, **options)
+    # The result is kept for all visitors, and on a shared GPU it comes from another process: without the network.
+    return replace(found, model=nn.Identity(), state={}), found.dictionary, found.maps(images)
+
+
+def _effects(network: Any, images: torch.Tensor, *, concepts: explainers.Concepts, **options: Any) -> torch.Tensor:
+    """Return by how much the score of the target falls if a concept is removed, [1, k]."""
+    return replace(concepts, model=network).effects(images, **options)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A change of the strength of concepts, for `scores_and_map` of interventions/engine.py."""
+
+    concepts: explainers.Concepts
+    factors: dict[int, float]
+
+    def intervene(self, network: Any, images: torch.Tensor) -> explainers.Intervention:
+        """Call `explainers.intervene`."""
+        return explainers.intervene(network, images, self.concepts.layer, value=self.concepts.scaling(self.factors))

@@ -72,7 +72,6 @@ TERMS = {
     "jpeg": ["JPEG quality", ""],
     "none": "none",
     "reset": "Reset",
-    "apply": "Apply",
     "keep": "Smallest region that keeps the class",
     "half": "Smallest region that keeps half of its probability",
     "change": "Smallest region that changes it",
@@ -121,29 +120,28 @@ def not_predicted(before: Answer) -> str:
     )
 
 
+KEPT = {"keep": "the class", "half": "the class and half of its probability"}
+"""What a region keeps, by the goal of the search."""
+
+
 def found(goal: str, fraction: float, pixels: int, passes: int) -> str:
     """Return the result of a search."""
-    what = {
-        "keep": "are enough to keep the class",
-        "half": "are enough to keep the class and half of its probability",
-        "change": "are enough to change the class if they are erased",
-    }[goal]
-    return f"{percent(fraction)} of the pixels ({pixels:,}) {what} ({passes} forward passes)."
+    what = "change the class if they are erased" if goal == "change" else f"keep {KEPT[goal]}"
+    return f"{percent(fraction)} of the pixels ({pixels:,}) are enough to {what} ({passes} forward passes)."
 
 
 def not_reached(goal: str, passes: int) -> str:
     """Return the result of a search without a region."""
     if goal == "change":
         return f"Erasing any part of the map, in its order, does not change the class ({passes} forward passes)."
-    what = "the class and half of its probability" if goal == "half" else "the class"
-    return f"No part of the map, in its order, keeps {what} ({passes} forward passes)."
+    return f"No part of the map, in its order, keeps {KEPT[goal]} ({passes} forward passes)."
 
 
 def whole_image(goal: str, passes: int) -> str:
     """Return the result of a search whose region leaves nothing to erase."""
     if goal == "change":
         return f"The class changes even if nothing is erased ({passes} forward passes)."
-    kept = "The class and half of its probability are" if goal == "half" else "The class is"
+    kept = f"{capitalize(KEPT[goal])} {'are' if goal == 'half' else 'is'}"
     return f"{kept} kept only by the whole image ({passes} forward passes)."
 
 

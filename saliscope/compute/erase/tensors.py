@@ -17,6 +17,7 @@ from saliscope.compute.erase.edit import Box, Highest, Invert, Operation, Point,
 from saliscope.errors import Refused
 from saliscope.images.bands import LUMINANCE
 from saliscope.images.pixels import encode
+from saliscope.zoo.operations import to_tensor
 
 
 def region_mask(operations: Sequence[Operation], size: tuple[int, int], ranks: Tensor | None = None) -> Tensor:
@@ -211,9 +212,7 @@ def _brightness(pixels: Tensor) -> Tensor:
 def jpeg(pixels: Tensor, quality: int) -> Tensor:
     """Return the image after a JPEG of this quality; 8 bits, [1, 1 or 3, H, W] in [0, 1]."""
     with Image.open(io.BytesIO(encode(to_image(pixels), "JPEG", quality=quality))) as decoded:
-        data = torch.frombuffer(bytearray(decoded.tobytes()), dtype=torch.uint8)
-    height, width = pixels.shape[-2:]
-    return (data.view(height, width, -1).permute(2, 0, 1)[None].to(pixels.dtype) / 255).contiguous()
+        return to_tensor(decoded)[None]
 
 
 def to_image(pixels: Tensor) -> Image.Image:

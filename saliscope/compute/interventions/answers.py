@@ -32,14 +32,8 @@ class Change:
         if self.kind == "swap":
             assert swapped is not None, "the engine loads the second image"
             return explainers.Swap(swapped)
-        makers: dict[str, Any] = {
-            "zeros": lambda: 0.0,
-            "mean": lambda: "mean",
-            "scale": lambda: explainers.Scale(self.numbers["factor"]),
-            "clamp": lambda: explainers.Clamp(self.numbers.get("low"), self.numbers.get("high")),
-            "noise": lambda: explainers.AddNoise(self.numbers["std"]),
-        }
-        return makers[self.kind]()
+        makers = {"scale": explainers.Scale, "clamp": explainers.Clamp, "noise": explainers.AddNoise}
+        return makers[self.kind](**self.numbers) if self.kind in makers else self.kind
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ class Run:
     def __init__(self, seconds: float, name: str = "", question: str = "", number: int | None = None) -> None:
         self.seconds, self.name, self.number = seconds, name, number
         self.until = time.monotonic() + seconds
-        self.questions = {question} if question else set()
-        """Signatures of the request: as received, and with its names resolved."""
+        self.question = question
+        """What the job is about, for a part of the page that shows why it has ended."""
         self.superseded = False
         """Whether the user has sent another request since, so that this answer must not be shown."""
         self.ended = False
@@ -105,17 +105,12 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def start(
-    name: str | None,
-    seconds: float = limits.SECONDS,
-    question: str = "",
-    again: bool = False,
-    number: int | None = None,
+    name: str | None, seconds: float = limits.SECONDS, question: str = "", number: int | None = None
 ) -> Iterator[Run | None]:
     """Start a new job of this user and stop the previous one.
 
-    Yields None if the latest job has the same request, even if it is finished or stopped, because selecting with the
-    mouse raises an event twice. `again` starts a job in any case. Also yields None for a request with a smaller
-    `number` than the latest job: two requests in quick succession may start in the wrong order.
+    Yields None if the latest job has the same or a larger `number`: a request may be sent twice, and two requests in
+    quick succession may start in the wrong order.
 
     Errors   Refused if the visitor has too many jobs
     """
@@ -123,8 +118,7 @@ def start(
     if name:
         with _lock:
             previous = _last.pop(name, None)
-            known = previous is not None and question in previous.questions and not again
-            ignored = known or (previous is not None and (number or math.inf) < (previous.number or 0))
+            ignored = previous is not None and (number or math.inf) <= (previous.number or 0)
             _last[name] = previous if previous and ignored else run
             while len(_last) > MAX_CACHED:
                 _last.popitem(last=False)[1].stop()

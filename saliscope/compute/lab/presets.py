@@ -12,9 +12,6 @@ from saliscope.compute.lab import messages
 from saliscope.errors import Refused
 
 CONV = ("conv1", "conv2", "conv3", "output")
-TASKS = ("line", "mlp", "cnn")
-ACTIVATIONS = ("relu", "tanh", "sigmoid")
-OPTIMIZERS = ("sgd", "adam")
 RANGES: dict[str, tuple[float, float]] = {
     "rate": (1e-6, 100.0),
     "steps": (1, limits.TRAINING_STEPS),
@@ -84,8 +81,8 @@ def parse_form(data: Any) -> Training:
             raise Refused(messages.BAD_FORM)
         values[field.name] = value
     training = Training(**values)
-    chosen = ((training.task, TASKS), (training.activation, ACTIVATIONS), (training.optimizer, OPTIMIZERS))
-    if any(value not in choices for value, choices in chosen):
+    listed = {"task": messages.TASKS, "activation": messages.ACTIVATIONS, "optimizer": messages.OPTIMIZERS}
+    if any(values[name] not in dict(choices) for name, choices in listed.items()):
         raise Refused(messages.BAD_FORM)
     for layer in (training.scale, training.freeze):
         if layer and layer not in training.layers:

@@ -14,64 +14,59 @@ MOST = 60
 CAM = "cells of {layer} with evidence for {target}"
 AGAINST = "evidence against it"
 LESS = "below average"
+CELL, OF_CELL = "positive contribution of a cell of {layer} to the score of {target}", "negative contribution"
+MASKS = "cells of {layer} in channels that score high for {target} when used as a mask"
+LOWER = "pixels that lower it when they increase"
+EDGES, OPPOSITE = "edges that excite {target}", "edges of the opposite sign"
 SWAY = "pixels that affect the score of {target} most, in either direction"
 PARTS = "pixels with the largest contribution to the score of {target}"
+NEGATIVE = "negative contributions"
 GAIN = "parts that increase the score of {target}"
 LOSS = "parts that decrease it"
 
 COARSE = "The {grid} grid is too coarse for outlines."
+ONE_WEIGHT = "Each channel has one weight for all positions, so the map may extend beyond the evidence. " + COARSE
+ACTIVITY = "If all channel weights are nearly equal, the map shows activity instead of the class."
+PATTERN = "Class-agnostic: the pattern may be irrelevant to the prediction."
+NOISY = "A single gradient is noisy, so individual pixels are not meaningful."
 LOCAL = "Only valid for small changes: occluding these pixels may have a different effect."
+CONTROL = "A control that does not use the network. "
 BASELINE = "The map depends on the baseline."
+NO_SIGN = "The map has no sign and depends on the baseline that replaces the cells."
 COVER = "The map depends on the baseline that replaces the parts."
 
 GUIDES: dict[str, tuple[str, str, str]] = {
     "grad_cam": (
         "cells of {layer} whose channels raise the score of {target}",
         "cells whose channels lower it",
-        "Each channel has one weight for all positions, so the map may extend beyond the evidence. " + COARSE,
+        ONE_WEIGHT,
     ),
     "grad_cam_pp": (
         CAM + ", with equal weight for several objects of the class",
         AGAINST,
         "Only positive gradients are used, so the map hardly separates similar classes. " + COARSE,
     ),
-    "hires_cam": (
-        "positive contribution of a cell of {layer} to the score of {target}",
-        "negative contribution",
-        COARSE,
-    ),
+    "hires_cam": (CELL, OF_CELL, COARSE),
     "element_wise_grad_cam": (CAM, AGAINST, "Evidence against it is ignored, even in the same cell. " + COARSE),
     "layer_cam": (
         CAM + ", weighted by the gradient of each cell",
         AGAINST,
         "Only positive gradients are used. " + COARSE,
     ),
-    "xgrad_cam": (
-        CAM,
-        AGAINST,
-        "Each channel has one weight for all positions, so the map may extend beyond the evidence. " + COARSE,
-    ),
+    "xgrad_cam": (CAM, AGAINST, ONE_WEIGHT),
     "smooth_grad_cam_pp": (
         CAM + ", averaged over noisy copies",
         AGAINST,
         "The map hardly separates similar classes. " + COARSE,
     ),
-    "shapley_cam": (
-        CAM,
-        AGAINST,
-        "Each channel has one weight for all positions, so the map may extend beyond the evidence. " + COARSE,
-    ),
+    "shapley_cam": (CAM, AGAINST, ONE_WEIGHT),
     "finer_cam": (
         "cells of {layer} that distinguish {target} from similar classes",
         "evidence for the other classes",
         "Evidence shared by these classes is ignored on purpose. " + COARSE,
     ),
-    "cam": ("positive contribution of a cell of {layer} to the score of {target}", "negative contribution", COARSE),
-    "eigen_cam": (
-        "the dominant pattern in the activations of {layer}",
-        LESS,
-        "Class-agnostic: the pattern may be irrelevant to the prediction.",
-    ),
+    "cam": (CELL, OF_CELL, COARSE),
+    "eigen_cam": ("the dominant pattern in the activations of {layer}", LESS, PATTERN),
     "eigen_grad_cam": (
         "the dominant pattern in the contribution of {layer} to the score of {target}",
         LESS,
@@ -82,11 +77,7 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         LESS,
         "The sign is a convention: sensitive cells may increase or decrease the score.",
     ),
-    "kpca_cam": (
-        "the dominant nonlinear pattern in the activations of {layer}",
-        LESS,
-        "Class-agnostic: the pattern may be irrelevant to the prediction.",
-    ),
+    "kpca_cam": ("the dominant nonlinear pattern in the activations of {layer}", LESS, PATTERN),
     "fem": (
         "cells of {layer} with unusually strong activations",
         "negative activations",
@@ -107,21 +98,9 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "cells whose channels decrease it",
         "Channels are removed one at a time, so redundant channels look unimportant. " + COARSE,
     ),
-    "score_cam": (
-        "cells of {layer} in channels that score high for {target} when used as a mask",
-        AGAINST,
-        "If all channel weights are nearly equal, the map shows activity instead of the class.",
-    ),
-    "ss_cam": (
-        "cells of {layer} in channels that score high for {target} when used as a mask on noisy images",
-        AGAINST,
-        "If all channel weights are nearly equal, the map shows activity instead of the class.",
-    ),
-    "is_cam": (
-        "cells of {layer} in channels that score high for {target} when used as a mask that fades in",
-        AGAINST,
-        "If all channel weights are nearly equal, the map shows activity instead of the class.",
-    ),
+    "score_cam": (MASKS, AGAINST, ACTIVITY),
+    "ss_cam": (MASKS + " on noisy images", AGAINST, ACTIVITY),
+    "is_cam": (MASKS + " that fades in", AGAINST, ACTIVITY),
     "attention_rollout": (
         "patches that attention mixes into the output",
         LESS,
@@ -142,30 +121,30 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         AGAINST,
         "Only the last attention is explained; earlier ones have already mixed the patches.",
     ),
-    "smooth_grad": (SWAY, "pixels that lower it when they increase", LOCAL),
+    "smooth_grad": (SWAY, LOWER, LOCAL),
     "smooth_grad_squared": (SWAY, "", "Squares have no sign, so the direction is lost. " + LOCAL),
     "var_grad": (
         "pixels whose gradient for {target} varies most under noise",
         "",
         "Variance is not evidence: it does not tell whether a pixel increases or decreases the score.",
     ),
-    "gradient_shap": (PARTS, "negative contributions", "The map depends on the random baselines."),
-    "lrp": (PARTS, "negative contributions", "The map depends on the rules that propagate relevance."),
+    "gradient_shap": (PARTS, NEGATIVE, "The map depends on the random baselines."),
+    "lrp": (PARTS, NEGATIVE, "The map depends on the rules that propagate relevance."),
     "attn_lrp": (
         PARTS + ", also through queries and keys",
-        "negative contributions",
+        NEGATIVE,
         "Softmaxes absorb relevance, and values of opposite signs partly cancel.",
     ),
     "cp_lrp": (
         PARTS,
-        "negative contributions",
+        NEGATIVE,
         "Attention weights are constants, so pixels that only direct the attention are missed.",
     ),
-    "deep_lift": (PARTS + ", compared with a blank image", "negative contributions", BASELINE),
-    "deep_lift_shap": (PARTS + ", compared with random images", "negative contributions", BASELINE),
+    "deep_lift": (PARTS + ", compared with a blank image", NEGATIVE, BASELINE),
+    "deep_lift_shap": (PARTS + ", compared with random images", NEGATIVE, BASELINE),
     "guided_grad_cam": (
         "edges inside the region that Grad-CAM highlights at {layer} for {target}",
-        "edges of the opposite sign",
+        OPPOSITE,
         "The edges come from the image and hardly depend on the class.",
     ),
     "full_grad": (
@@ -178,11 +157,11 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "regions that decrease it",
         "The regions are a color segmentation of the image. Their outlines do not come from the network.",
     ),
-    "integrated_gradients": (PARTS + ", compared with a blank image", "negative contributions", BASELINE),
-    "guided_integrated_gradients": (PARTS + ", compared with a blank image", "negative contributions", BASELINE),
+    "integrated_gradients": (PARTS + ", compared with a blank image", NEGATIVE, BASELINE),
+    "guided_integrated_gradients": (PARTS + ", compared with a blank image", NEGATIVE, BASELINE),
     "blur_integrated_gradients": (
         PARTS + ", compared with a blurred image",
-        "negative contributions",
+        NEGATIVE,
         "Features that survive the blur are not counted.",
     ),
     "forgrad": (SWAY, AGAINST, "Fine detail is filtered out on purpose. " + LOCAL),
@@ -192,25 +171,13 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "Only excitatory connections are followed, so evidence against the class is not shown.",
     ),
     "guided_backprop": (
-        "edges that excite {target}",
-        "edges of the opposite sign",
+        EDGES,
+        OPPOSITE,
         "The map hardly depends on the class or the weights. It shows edges, not an explanation.",
     ),
-    "input_x_gradient": (
-        PARTS,
-        "negative contributions",
-        "A single gradient is noisy, so individual pixels are not meaningful.",
-    ),
-    "saliency": (
-        SWAY,
-        "pixels that lower it when they increase",
-        "A single gradient is noisy, so individual pixels are not meaningful.",
-    ),
-    "deconvnet": (
-        "edges that excite {target}",
-        "edges of the opposite sign",
-        "The map hardly depends on the class, and strides of the network leave a pattern.",
-    ),
+    "input_x_gradient": (PARTS, NEGATIVE, NOISY),
+    "saliency": (SWAY, LOWER, NOISY),
+    "deconvnet": (EDGES, OPPOSITE, "The map hardly depends on the class, and strides of the network leave a pattern."),
     "occlusion": (GAIN, LOSS, COVER),
     "rise": (
         "pixels that increase the score of {target} when random cells are masked",
@@ -237,16 +204,8 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         COVER,
     ),
     "d_rise": ("pixels that help the detector to detect {target} again", "pixels that hinder it", COVER),
-    "sobol": (
-        "cells that cause most of the variance of the score of {target} when cells are masked",
-        "",
-        "The map has no sign and depends on the baseline that replaces the cells.",
-    ),
-    "hsic": (
-        "cells that the score of {target} depends on when cells are masked",
-        "",
-        "The map has no sign and depends on the baseline that replaces the cells.",
-    ),
+    "sobol": ("cells that cause most of the variance of the score of {target} when cells are masked", "", NO_SIGN),
+    "hsic": ("cells that the score of {target} depends on when cells are masked", "", NO_SIGN),
     "rex": (
         "parts without which {target} is no longer predicted",
         "",
@@ -292,21 +251,9 @@ GUIDES: dict[str, tuple[str, str, str]] = {
         "channels that decrease it",
         "Channels are removed one at a time, so redundant channels look unimportant.",
     ),
-    "edge_control": (
-        "edges of the image",
-        "",
-        "A control that does not use the network. A map that looks like this may only show edges.",
-    ),
-    "center_control": (
-        "the center of the image",
-        "",
-        "A control that does not use the network. A map should be more informative than this.",
-    ),
-    "random_control": (
-        "random numbers without meaning",
-        "",
-        "A control that does not use the network. A map should be better than this.",
-    ),
+    "edge_control": ("edges of the image", "", CONTROL + "A map that looks like this may only show edges."),
+    "center_control": ("the center of the image", "", CONTROL + "A map should be more informative than this."),
+    "random_control": ("random numbers without meaning", "", CONTROL + "A map should be better than this."),
 }
 """By method: the meaning of high values, the meaning of negative values, and the limits of the map."""
 
@@ -354,14 +301,11 @@ UNITS = {
 """By the unit of the method: its description. An empty unit means that the map has none."""
 
 OWN_UNITS = {
-    "eigen_cam": "Values are in the units of the layer output.",
-    "fem": "Values are in the units of the layer output.",
-    "deep_feature_factorization": "Values are in the units of the layer output.",
+    **dict.fromkeys(
+        ("eigen_cam", "fem", "deep_feature_factorization", "token_pca"), "Values are in the units of the layer output."
+    ),
     "feature_maps": "Values are the output of the layer.",
-    "token_pca": "Values are in the units of the layer output.",
-    "score_cam": "Values are weighted means of activations without a unit.",
-    "ss_cam": "Values are weighted means of activations without a unit.",
-    "is_cam": "Values are weighted means of activations without a unit.",
+    **dict.fromkeys(("score_cam", "ss_cam", "is_cam"), "Values are weighted means of activations without a unit."),
     "refine_cam": "Values range from 0 to 1, the possible maximum.",
     "guided_grad_cam": "Values are products of gradient and Grad-CAM without a unit.",
     "excitation_backprop": "Values are probabilities that sum to 1.",

@@ -17,31 +17,15 @@ from saliscope.compute import model_cache
 from saliscope.compute.answers import Answer, Settings
 from saliscope.percentages import percent
 
-RECOMMENDED = {
-    "saliency": "smooth_grad_squared",
-    "smooth_grad": "smooth_grad_squared",
-    "input_x_gradient": "gradient_shap",
-    "integrated_gradients": "gradient_shap",
-    "blur_integrated_gradients": "gradient_shap",
-    "guided_integrated_gradients": "gradient_shap",
-    "deep_lift": "lrp",
-    "deep_lift_shap": "lrp",
-    "deconvnet": "guided_grad_cam",
-    **dict.fromkeys(
-        (
-            "eigen_cam",
-            "kpca_cam",
-            "fem",
-            "deep_feature_factorization",
-            "ss_cam",
-            "feature_maps",
-            "token_pca",
-            "xrai",
-            "guided_backprop",
-        ),
-        "grad_cam",
-    ),
+_CAUTIONED = {
+    "smooth_grad_squared": "saliency smooth_grad",
+    "gradient_shap": "input_x_gradient integrated_gradients blur_integrated_gradients guided_integrated_gradients",
+    "lrp": "deep_lift deep_lift_shap",
+    "guided_grad_cam": "deconvnet",
+    "grad_cam": "eigen_cam kpca_cam fem deep_feature_factorization ss_cam feature_maps token_pca xrai guided_backprop",
 }
+"""The methods whose cautions recommend a method, by that method."""
+RECOMMENDED = {name: recommended for recommended, names in _CAUTIONED.items() for name in names.split()}
 """The method that the caution of a method recommends."""
 
 

@@ -23,8 +23,6 @@ from saliscope.errors import Refused
 
 TOLERANCE = 1e-3
 """The largest relative difference of two outputs that count as equal."""
-METHODS = ("grad_cam", "saliency")
-"""Methods for the maps if that of the page is not possible, best first."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,9 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
     second = yield from engine.resolve_settings(Request(request.image, model=other, lenient=True), run)
     a, b = first.loaded, second.loaded
     notes = list(_check(a, b))
-    method = _method(first, b)
+    method = model_cache.quick_method(first.method, a, b)
+    if method is None:
+        raise Refused(messages.NO_METHOD)
     if method is not first.method:
         notes.append(messages.other_method(first.method.title, method.title))
     files = _images(request, a, b, with_examples)
@@ -62,7 +62,7 @@ def compare(request: Request, other: str, run: Run, *, with_examples: bool = Tru
         yield from engine.wait_turn(turn)
         inputs = [[_input(settings, request, path) for path in files.values()] for settings in (first, second)]
         if [window for _, _, window in inputs[0]] != [window for _, _, window in inputs[1]]:
-            notes.append(messages.other_crops())
+            notes.append(messages.OTHER_CROPS)
         batches = [torch.cat([images for _, images, _ in each]) for each in inputs]
         same = batches[0].shape == batches[1].shape and torch.equal(*batches)
         work = partial(network_calls.run, a.name, partial(_compare, b.name, method.name), batches[0])
@@ -90,19 +90,6 @@ def _check(a: LoadedModel, b: LoadedModel) -> Iterator[str]:
         raise Refused(messages.other_order(len(a.names)))
     if different:
         yield messages.other_names(different, len(a.names))
-
-
-def _method(settings: Settings, b: LoadedModel) -> explainers.Method:
-    """Return the method of the page if it is quick and explains both models, or else another one.
-
-    Errors   Refused if there is none
-    """
-    candidates = [settings.method, *(explainers.METHODS[name] for name in METHODS)]
-    for method in candidates:
-        known = model_cache.why_not(method, settings.loaded) is None and model_cache.why_not(method, b) is None
-        if known and not method.long and not method.planes:
-            return method
-    raise Refused(messages.NO_METHOD)
 
 
 def _images(request: Request, a: LoadedModel, b: LoadedModel, with_examples: bool) -> dict[str, str]:

@@ -20,6 +20,10 @@ EXAMPLES = "Include the examples."
 OTHER_LAYERS = (
     "The models do not have the same layers with the same output sizes, so outputs are not compared layer by layer."
 )
+OTHER_CROPS = (
+    "The models receive different crops of the images, and maps are compared in the coordinates of the crops. This "
+    "lowers the correlation."
+)
 NONE_DIFFERS = "The outputs of all {count} layers are equal (relative difference at most {tolerance:g})."
 
 TERMS = {
@@ -80,14 +84,6 @@ def other_names(different: int, count: int) -> str:
 def other_method(wanted: str, used: str) -> str:
     """Return the note on a method that is not used."""
     return f"{wanted} is slow or does not explain both models, so maps are those of {used}."
-
-
-def other_crops() -> str:
-    """Return the note on different crops."""
-    return (
-        "The models receive different crops of the images, and maps are compared in the coordinates of the crops. This "
-        "lowers the correlation."
-    )
 
 
 def summary(found: ModelComparison, title: str) -> str:

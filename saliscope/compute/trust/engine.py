@@ -18,6 +18,7 @@ import explainers
 from saliscope import limits
 from saliscope.compute import engine, headline, network_calls, results_cache, scene, text_messages
 from saliscope.compute.answers import Answer, Settings, Waiting
+from saliscope.compute.erase.tensors import to_image
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
 from saliscope.compute.messages import subject
@@ -27,6 +28,7 @@ from saliscope.compute.results_cache import Recent
 from saliscope.compute.trust import messages
 from saliscope.compute.trust.answers import STEPS, CheckedMap, CheckProgress, ClassSimilarity, Controls, Weights
 from saliscope.errors import Refused
+from saliscope.zoo.operations import to_tensor
 
 T = TypeVar("T")
 METRICS = ("deletion", "insertion")
@@ -193,11 +195,7 @@ def blurred(crop: Image.Image, images: torch.Tensor) -> Image.Image:
     """Return the image shown instead of deleted pixels: the crop, blurred at the size of the network's input."""
     height, width = images.shape[-2:]
     small = crop.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)
-    values = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).view(1, height, width, 3)
-    blurred_values = explainers.baseline_of(values.permute(0, 3, 1, 2).float(), "blur")[0].permute(1, 2, 0)
-    return Image.frombytes(
-        "RGB", (width, height), blurred_values.round().clamp(0, 255).to(torch.uint8).numpy().tobytes()
-    )
+    return to_image(explainers.baseline_of(to_tensor(small)[None], "blur"))
 
 
 def _class_similarity(answer: Answer, images: torch.Tensor) -> ClassSimilarity | None:

@@ -10,22 +10,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from saliscope.page.serving.door.hosts import address_of, name_of
 
-DEFAULT = "127.0.0.1"
 MARK = "saliscope.local"
 """The key of a request that `MarkLocal` has seen."""
 PROXY_HEADERS = {b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip"}
 """What a proxy adds to the requests of others, besides the headers that start with one of `PROXY_PREFIXES`."""
 PROXY_PREFIXES = (b"x-forwarded-", b"cf-", b"x-envoy-", b"x-original-")
-
-
-def served_host(host: str | None) -> str:
-    """Return the address that the page is served at: an option, or else the variable that Gradio reads."""
-    return host or os.environ.get("GRADIO_SERVER_NAME") or DEFAULT
-
-
-def proxy_names() -> set[str]:
-    """Return the names under which a proxy offers the page (SALISCOPE_HOSTS)."""
-    return {name.strip().lower() for name in os.environ.get("SALISCOPE_HOSTS", "").split(",")} - {""}
 
 
 def is_loopback(host: Any) -> bool:
@@ -40,12 +29,15 @@ class MarkLocal:
     """Middleware that marks requests of programs on this machine, for a page that is served at a loopback address.
 
     It must come before the guard, which removes headers of proxies: requests through a proxy are not marked, since they
-    may come from anywhere. A page with names of a proxy (SALISCOPE_HOSTS) and a Space get no marks at all.
+    may come from anywhere. A page with names of a proxy (SALISCOPE_HOSTS) and a Space get no marks at all. `host` is an
+    option; without it, Gradio reads a variable, and serves this machine only by default.
     """
 
-    def __init__(self, app: ASGIApp, host: str) -> None:
-        self.app = app
-        self._possible = is_loopback(host) and not proxy_names() and not os.environ.get("SPACE_ID")
+    def __init__(self, app: ASGIApp, host: str | None) -> None:
+        self.app, variables = app, os.environ
+        names = variables.get("SALISCOPE_HOSTS", "").replace(",", " ").strip()
+        served = host or variables.get("GRADIO_SERVER_NAME") or "127.0.0.1"
+        self._possible = is_loopback(served) and not names and not variables.get("SPACE_ID")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""

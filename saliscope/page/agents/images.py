@@ -7,12 +7,10 @@ import hashlib
 import os
 import re
 import secrets
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from gradio.data_classes import FileData
-from gradio.utils import get_upload_folder
 
 from saliscope import limits
 from saliscope.compute.messages import short
@@ -125,7 +123,7 @@ def _store(data: bytes) -> FileData:
     """Store an image in one step, because another call may read the same file at the same time."""
     if len(data) > limits.FILE:
         raise Refused(uploads.too_large_file(len(data)))
-    uploaded = Path(get_upload_folder())
+    uploaded = uploads.upload_folder()
     path = uploaded / hashlib.sha256(data).hexdigest() / STORED
     path.parent.mkdir(parents=True, exist_ok=True)
     written = uploaded / f"tmp{secrets.token_hex(16)}"

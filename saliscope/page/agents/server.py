@@ -30,7 +30,6 @@ from saliscope.page.agents.sheet import encode
 from saliscope.page.agents.tools import Tool, all_tools
 
 PATH = "/mcp"
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Agents:
@@ -44,9 +43,10 @@ class Agents:
     def __init__(self, host: str | None = None) -> None:
         try:
             from mcp.server.lowlevel import Server  # mcp is an extra
+            from mcp.server.transport_security import TransportSecuritySettings
         except ImportError:
             raise Refused(api_messages.NO_MCP) from None
-        self.host = access.served_host(host)
+        self.host = host
         self.tools = {tool.name: tool for tool in all_tools()}
         self.server = Server(
             "saliscope",
@@ -61,7 +61,8 @@ class Agents:
             json_response=True,
             stateless_http=True,
             max_request_body_size=limits.AGENT,
-            transport_security=_checked_hosts(self.host),
+            # The guard checks hosts and origins of all routes, by the names of the page (serving/door/hosts.py).
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
 
     @property
@@ -119,18 +120,6 @@ def _refuse_stream(_: Request) -> Response:
 def _places() -> anyio.CapacityLimiter:
     """Return the limiter of calls that run at the same time; it must be created inside the event loop."""
     return anyio.CapacityLimiter(limits.PLACES["quick"])
-
-
-def _checked_hosts(host: str) -> Any:
-    """Return the check of hosts and origins, without which any website could call a page on this machine."""
-    from mcp.server.transport_security import TransportSecuritySettings  # mcp is an extra
-
-    if not access.is_loopback(host):
-        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    names = {*LOCAL_HOSTS, f"[{host}]" if ":" in host else host}
-    hosts = [*names, *(f"{name}:*" for name in names), *access.proxy_names()]
-    origins = [f"{scheme}://{each}" for scheme in ("http", "https") for each in hosts]
-    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 
 
 def _declare(tool: Tool) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from explainers import color_map
+from saliscope.images import pixels
 from saliscope.page.components.thumbnails import thumbnails
 
 TILE, GAP, LINE = 112, 8, 16
@@ -39,10 +39,7 @@ def draw_channels(maps: torch.Tensor, numbers: list[int]) -> Image.Image:
 
 def encode(image: Image.Image) -> tuple[bytes, str]:
     """Return an image as PNG, or as JPEG if that is too large, and its media type."""
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    if file.tell() <= LARGEST:
-        return file.getvalue(), "image/png"
-    file = io.BytesIO()
-    image.convert("RGB").save(file, "JPEG", quality=QUALITY)
-    return file.getvalue(), "image/jpeg"
+    data = pixels.encode(image, "PNG")
+    if len(data) <= LARGEST:
+        return data, "image/png"
+    return pixels.encode(image.convert("RGB"), "JPEG", quality=QUALITY), "image/jpeg"

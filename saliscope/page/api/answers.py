@@ -115,7 +115,8 @@ def read_channels(
 
 def list_models() -> list[dict[str, Any]]:
     """Answer the endpoint `list_models`."""
-    _ready()
+    for _ in model_cache.wait():
+        pass
     return [engine.plain(vars(info)) for info in zoo.list_models()]
 
 
@@ -160,11 +161,6 @@ def _parse_channels(channels: Any, sheet: Channels) -> list[int]:
     return channels[: sheet.total]
 
 
-def _ready() -> None:
-    for _ in model_cache.wait():
-        pass
-
-
 def resolve(request: Request) -> Settings:
     """Return the settings of a request, without an image.
 
@@ -179,12 +175,6 @@ def _refuse_notes(settings: Settings) -> None:
     """Refuse unknown names, for which the page would use the default with a note."""
     if settings.notes:
         raise Refused(messages.without_default(" ".join(settings.notes)))
-
-
-def _refuse_unknown_options(settings: Settings, request: Request) -> None:
-    """Refuse unknown options, for which the page would show a note."""
-    if notes := links.unknown_options(settings, request):
-        raise Refused(notes[0])
 
 
 def _class(index: int, answer: Answer, share: float) -> dict[str, Any]:
@@ -251,7 +241,8 @@ def _last(function: Callable[..., Iterator[Any]], request: Request, kind: Any, *
         for step in function(request, run, **keywords):
             if isinstance(step, Settings):
                 _refuse_notes(step)
-                _refuse_unknown_options(step, request)
+                if notes := links.unknown_options(step, request):  # the page would show a note
+                    raise Refused(notes[0])
             if isinstance(step, kind):
                 last = step
     return last

@@ -7,12 +7,11 @@ from typing import Any
 
 from saliscope import limits
 from saliscope.compute import units
-from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.messages import status
 from saliscope.page.batch import engine, messages, parts
 from saliscope.page.batch.engine import Indexed, Report
-from saliscope.page.events import Ask, on, run_job, stop_on
+from saliscope.page.events import Ask, Show, busy, failed, on, run_job, shown, stop_on
 from saliscope.page.wire import Updates
 
 
@@ -45,17 +44,11 @@ def _run(ask: Ask, work: Callable[..., Iterator[Any]], show: Callable[[Any, Run]
     """Run the work over the files of a request: show its progress, and its result by `show`."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in work(ask.question(), engine.parse_uploads(ask.data.get("files")), run):
-            if isinstance(step, (Report, Indexed)):
-                yield show(step, run)
-            elif isinstance(step, Waiting):
-                yield {parts.MANY: status("busy", step.message, fraction=step.fraction)}
-
-    def show_error(message: str) -> Updates:
-        return {parts.MANY: status("error", message)}
+        kinds: Show = {**dict.fromkeys((Report, Indexed), lambda step: show(step, run)), **busy(parts.MANY)}
+        return shown(work(ask.question(), engine.parse_uploads(ask.data.get("files")), run), kinds)
 
     seconds, unknown, stopped = limits.BATCH_SECONDS, messages.UNKNOWN, messages.STOPPED
-    yield from run_job(ask.job("many"), steps, show_error, seconds=seconds, unknown=unknown, stopped=stopped)
+    yield from run_job(ask.job("many"), steps, failed(parts.MANY), seconds=seconds, unknown=unknown, stopped=stopped)
 
 
 @on(parts.MANY, "forget")

@@ -61,14 +61,14 @@ class _Count:
     """Counts the images that are done and reports them as the first `share` of the job, until the user stops it."""
 
     report: Callable[[Any], bool]
-    message: Callable[[int, int], str]
+    message: str
     total: int
     share: float
     done: int = 0
 
     def __call__(self, done: int, _: int | None) -> None:
         self.done = done
-        step = Waiting(self.message(done, self.total), self.share * done / self.total)
+        step = Waiting(self.message.format(done=done, total=self.total), self.share * done / self.total)
         if not self.report(step) and done < self.total:
             raise _StopRun
 
@@ -202,7 +202,7 @@ def _report(settings: Settings, files: Sequence[Upload], folder: Path, report: C
     paths = {item.path: item.url for item in items}
 
     def progress(count: int, total: int) -> None:
-        report(Waiting(messages.drawing(count, total), 0.5 + 0.5 * count / max(1, total)))
+        report(Waiting(messages.DRAWING.format(done=count, total=total), 0.5 + 0.5 * count / max(1, total)))
 
     def go_on() -> bool:
         return report(Waiting(messages.TESTING, 0.5))
@@ -219,7 +219,7 @@ def _run(job: Job, device: str, report: Callable[[Any], bool]) -> int:
     """Explain the images of a job; return how many are done when it ends or is stopped."""
     from saliscope.runs import run as runs  # it takes 0.3 s to import, only for this view
 
-    count = _Count(report, messages.explaining, job.listing.count or 0, share=0.5)
+    count = _Count(report, messages.EXPLAINING, job.listing.count or 0, share=0.5)
     with contextlib.suppress(_StopRun):
         runs.run(job, decode=pool.open_image, workers=0, device=device, report=count)
     return count.done
@@ -231,11 +231,11 @@ def _index(settings: Settings, files: Sequence[Upload], folder: Path, report: Ca
     from saliscope.runs import units  # it takes 0.3 s to import, only for this view
 
     job = _index_job(settings, items, folder / "units")
-    loaded, count = settings.loaded, _Count(report, messages.indexing, len(items), share=0.7)
+    loaded, count = settings.loaded, _Count(report, messages.INDEXING, len(items), share=0.7)
 
     def photos(done: int, total: int | None) -> None:
         total = max(done, total or 0)
-        report(Waiting(messages.cropping(done, total), 0.7 + 0.3 * done / total))
+        report(Waiting(messages.CROPPING.format(done=done, total=total), 0.7 + 0.3 * done / total))
 
     options: dict[str, Any] = {"decode": pool.open_image, "workers": 0, "device": str(loaded.device)}
     try:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+fcntl: Any
+try:
+    fcntl = importlib.import_module("fcntl")
+except ImportError:  # on Windows
+    fcntl = None
 
 PREFIX = "saliscope-report-"
 NEW = 1.0
@@ -44,25 +52,15 @@ def _remove(path: Path) -> bool:
         descriptor = _locked(path)
         if descriptor is not None:
             os.close(descriptor)
-        if descriptor is not None or (not _has_locks() and age > OLD):
+        if descriptor is not None or (fcntl is None and age > OLD):
             shutil.rmtree(path, ignore_errors=True)
             return not path.exists()
     return False
 
 
-def _has_locks() -> bool:
-    try:
-        import fcntl  # noqa: F401  not on Windows
-    except ImportError:
-        return False
-    return True
-
-
 def _locked(path: str | os.PathLike[str]) -> int | None:
     """Return a descriptor that locks a folder until it is closed or the process ends; None if that is not possible."""
-    try:
-        import fcntl  # not on Windows
-    except ImportError:
+    if fcntl is None:
         return None
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -24,6 +24,10 @@ CHANNELS = "{title} needs {channels} channels, but images have 3. Choose another
 LENT = "This server provides a GPU for a few seconds at a time, too short for a batch. Run the app on your own machine."
 STOPPED = "Stopped before the first batch. Press Explain all or Index channels to start again."
 UNPACKING = "Unpacking the archives …"
+EXPLAINING = "{done} of {total} images explained"
+INDEXING = "{done} of {total} images indexed"
+CROPPING = "Cropping the strongest images: {done} of {total}"
+DRAWING = "Report: {done} of {total} images rendered"
 TESTING = "Report: testing other preprocessings"
 UNKNOWN = "Internal error. See the server log for details. Press Explain all or Index channels to try again."
 
@@ -73,26 +77,6 @@ STEPS: dict[str, str] = {
     "at": "{number} of {count}: {name}",
 }
 """Labels used by batch/steps.js."""
-
-
-def explaining(done: int, total: int) -> str:
-    """Return the progress of the explanations."""
-    return f"{done} of {total} images explained"
-
-
-def drawing(done: int, total: int) -> str:
-    """Return the progress of the report."""
-    return f"Report: {done} of {total} images rendered"
-
-
-def indexing(done: int, total: int) -> str:
-    """Return the progress of the index."""
-    return f"{done} of {total} images indexed"
-
-
-def cropping(done: int, total: int) -> str:
-    """Return the progress of the crops."""
-    return f"Cropping the strongest images: {done} of {total}"
 
 
 def indexed(done: int, total: int, counts: Mapping[str, int], title: str, layers: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from saliscope.compute.arithmetic.answers import ValueOf
 from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import parts
 from saliscope.page.components import view
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, on, run_job, shown
 from saliscope.page.wire import Updates
 
 
@@ -26,9 +26,7 @@ def trace(ask: Ask) -> Iterator[Updates]:
         return {parts.ARITHMETIC: {"channel": number, "cell": cell, **fields}}
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in engine.trace(ask.question(), number, cell, run):
-            if isinstance(step, ValueOf):
-                yield pack(**value(step))
+        return shown(engine.trace(ask.question(), number, cell, run), {ValueOf: lambda step: pack(**value(step))})
 
     yield from run_job(ask.job("arithmetic"), steps, lambda message: pack(refused=message))
 

@@ -22,7 +22,7 @@ from saliscope.compute.channels.answers import (
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.messages import status as status_line
 from saliscope.compute.request import Request
-from saliscope.page.channels import parts, units_view
+from saliscope.page.channels import parts
 from saliscope.page.channels import view as channels_view
 from saliscope.page.events import Ask, on, run_job, stop_on
 from saliscope.page.files import address, new_file
@@ -123,7 +123,7 @@ def sprite(name: str) -> bytes | None:
 
 def _sheet(step: Sheet, key: str, session: str) -> dict[str, Any]:
     found = units.of_layer(step.settings.loaded, step.settings.layer, session)
-    return channels_view.sheet(step, key) | {"units": units_view.layer(found)}
+    return channels_view.sheet(step, key) | {"units": channels_view.layer_units(found)}
 
 
 def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | None) -> Iterator[Updates]:
@@ -140,7 +140,7 @@ def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | N
                 parts.OPENED: channels_view.open_channel(step),
                 parts.CHANNEL: channels_view.channel(step),
                 parts.FACTS: facts,
-                parts.UNIT: units_view.unit(found, number),
+                parts.UNIT: channels_view.unit(found, number),
                 parts.GRID_STATUS: None,
             }
         elif isinstance(step, Contribution | ReceptiveFields):

@@ -1,4 +1,4 @@
-"""The wire format of channels for page/channels/channels.js, channel.js and planes.js."""
+"""The wire format of channels, and of what an index knows about them, for the scripts in page/channels/."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from saliscope.compute.channels.answers import (
     Sheet,
 )
 from saliscope.compute.channels.engine import TILE, sparsity
+from saliscope.compute.units import ACROSS, SIDE, Crop, LayerUnits
 from saliscope.page.components import view
 from saliscope.page.components.thumbnails import reduced, thumbnails
 from saliscope.page.wire import base64_text
@@ -33,19 +34,15 @@ SATURATED = 0.98  # quantile of the channel maxima at which a shared color range
 
 def sheet(step: Sheet, key: str) -> dict[str, Any]:
     """Pack tiles, statistics of all channels, and the image below them."""
-    planes, low, high = thumbnails(step.maps, TILE)
-    grid = list(step.maps.shape[1:])
+    tiles, grid = _tiles(step.maps, TILE), list(step.maps.shape[1:])
     return {
         "key": key,
         **_ids(step.ids),
         "layer": step.settings.layer,
         "total": step.total,
         "grid": grid,
-        "cell": list(planes.shape[1:]),
         "numbers": step.numbers,
-        "planes": base64_text(planes.numpy().tobytes()),
-        "lo": view.numbers(low),
-        "hi": view.numbers(high),
+        **tiles,
         "range": _shared(step),
         "mean": view.numbers(step.means),
         "highest": view.numbers(step.highest),
@@ -53,7 +50,7 @@ def sheet(step: Sheet, key: str) -> dict[str, Any]:
         "dead": step.dead.nonzero()[:, 0].tolist(),
         "crop": view.jpeg(step.crop, 256),
         "name": messages.sheet_file(step.settings),
-        "note": messages.sheet(step, (planes.shape[1], planes.shape[2])),
+        "note": messages.sheet(step, tuple(tiles["cell"])),
     }
 
 
@@ -121,18 +118,14 @@ def input_gradient(step: InputGradient) -> dict[str, Any]:
     """Pack the input gradient as a small map over the image."""
     packed: dict[str, Any] = {"number": step.number, "line": messages.input_gradient(step), "cell": step.cell}
     plane, crop, (rows, columns) = step.map, step.crop, step.grid
-    box = (step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows)
+    box = [step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows]
     if plane is not None and step.window:
         (height, width), (left, top, right, bottom) = plane.shape, step.window
         crop = _part(crop, (left / width, top / height, right / width, bottom / height))
         plane = plane[top:bottom, left:right]
         across, down = width / (right - left), height / (bottom - top)
-        box = (
-            (box[0] - left / width) * across,
-            (box[1] - top / height) * down,
-            (box[2] - left / width) * across,
-            (box[3] - top / height) * down,
-        )
+        start, scale = (left / width, top / height) * 2, (across, down) * 2
+        box = [(edge - first) * factor for edge, first, factor in zip(box, start, scale, strict=True)]
     if plane is not None and bool(plane.any()):
         packed |= {"map": view.floats(reduced(plane[None], GRADIENT_SIDE)[0], exact=False, by_size=True)}
     return packed | {"box": box, "crop": view.jpeg(crop, GRADIENT_SIDE)}
@@ -152,17 +145,65 @@ def planes(step: Answer) -> dict[str, Any] | None:
         return None
     raw = explainers.place(step.explanation.raw[0], step.explanation.placement)
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
-    small, low, high = thumbnails(raw, side)
     return {
         "plane": step.plane,
         "count": step.planes,
-        "cell": list(small.shape[1:]),
-        "planes": base64_text(small.numpy().tobytes()),
-        "lo": view.numbers(low),
-        "hi": view.numbers(high),
+        **_tiles(raw, side),
         "crop": view.jpeg(step.crop, 128),
         "words": messages.planes(step),
     }
+
+
+def layer_units(found: LayerUnits | None) -> dict[str, Any] | None:
+    """Pack names, their tests, and the sprites for the tiles of a layer."""
+    if found is None:
+        return None
+    tested = [unit.name is not None and unit.auc is not None for unit in found.units]
+    return {
+        "names": [unit.name if has else None for unit, has in zip(found.units, tested, strict=True)],
+        "tests": [messages.unit_test(unit) if has else None for unit, has in zip(found.units, tested, strict=True)],
+        "sprites": {kind: f"hl/units/{name}" for kind, name in found.sprites.items()},
+        "side": SIDE,
+        "across": ACROSS,
+    }
+
+
+def unit(found: LayerUnits | None, number: int) -> dict[str, Any]:
+    """Pack everything about an open channel."""
+    if found is None:
+        return {}
+    unit, photos = found.units[number], list[bytes]()
+    by = [messages.BY_RESPONSE, messages.by_effect(found)] if unit.effects else [messages.BY_RESPONSE]
+    return {
+        "number": number,
+        "lines": messages.unit(unit, found),
+        "image": None if unit.image is None else _source(unit.image, "webp"),
+        "crops": [[_crop(crop, photos) for crop in crops] for crops in (unit.crops, unit.effects) if crops],
+        "by": by,
+        "photos": [_source(photo, "jpeg") for photo in photos],
+        "nearest": [other for other in unit.nearest or [] if 0 <= other < len(found.units)],
+    }
+
+
+def _crop(crop: Crop, photos: list[bytes]) -> dict[str, Any]:
+    """Pack a crop; its photo is added to the photos unless it is among them."""
+    packed = {"src": _source(crop.image, "jpeg"), "box": crop.box, "value": crop.value, "label": crop.label or ""}
+    if crop.photo is None:
+        return {**packed, "photo": None}
+    if crop.photo not in photos:
+        photos.append(crop.photo)
+    return {**packed, "photo": photos.index(crop.photo)}
+
+
+def _source(image: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64_text(image)}"
+
+
+def _tiles(maps: torch.Tensor, side: int) -> dict[str, Any]:
+    """Pack maps [K, h, w] as small images, and the range of each."""
+    planes, low, high = thumbnails(maps, side)
+    cell, data = list(planes.shape[1:]), base64_text(planes.numpy().tobytes())
+    return {"cell": cell, "planes": data, "lo": view.numbers(low), "hi": view.numbers(high)}
 
 
 def _ids(ids: Identifiers) -> dict[str, str]:

@@ -42,7 +42,7 @@ def answer(ask: Ask) -> Iterator[Updates]:
         return {slot: known | message(panel_request, state, text)}
 
     name, number = ask.job(f"compare-{panel_request.slot}"), panel_request.number
-    yield from run_job(name, steps, show_error, question=str(number), number=number, stopped=messages.STOPPED)
+    yield from run_job(name, steps, show_error, number=number, stopped=messages.STOPPED)
 
 
 @on(parts.COMPARE, "stop")

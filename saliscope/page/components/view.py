@@ -8,7 +8,6 @@ displayed values and the `.npy` file are exact. Large partial maps, and final ma
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -27,6 +26,7 @@ from saliscope.compute.methods.papers import bibtex
 from saliscope.compute.objects import messages as object_messages
 from saliscope.compute.rail.messages import no_layer
 from saliscope.compute.text_messages import SIMILARITIES
+from saliscope.images.pixels import encode
 from saliscope.page import wire
 from saliscope.page.components.thumbnails import reduced
 from saliscope.percentages import number as number_text
@@ -78,9 +78,7 @@ def jpeg(image: Image.Image, largest: int = LARGEST) -> dict[str, Any]:
     if max(image.size) > largest:
         shown = image.copy()
         shown.thumbnail((largest, largest), Image.Resampling.LANCZOS)
-    file = io.BytesIO()
-    shown.save(file, "JPEG", quality=90)
-    return {"src": "data:image/jpeg;base64," + wire.base64_text(file.getvalue())}
+    return {"src": "data:image/jpeg;base64," + wire.base64_text(encode(shown, "JPEG", quality=90))}
 
 
 def crop(image: Image.Image, held: Collection[str]) -> dict[str, Any]:
@@ -114,23 +112,31 @@ def _unused(settings: Settings) -> dict[str, str]:
 
 def answer(step: Answer, ident: int, held: Collection[str] = ()) -> dict[str, Any]:
     """Pack the overlay of a finished map; `held` are the keys of the crops that the browser has."""
-    settings, packed = step.settings, floats(step.map, by_size=step.settings.method.by_size)
+    packed = floats(step.map, by_size=step.settings.method.by_size)
     stored = record(step, packed)
     return {
         "id": ident,
         "state": "done" if step.share >= 1 else "stopped",
-        "about": _identity(settings, step.name, step.plane),
-        "key": settings.key,
         "share": step.share,
         "seconds": step.explanation.seconds,
         "map": packed,
-        "crop": crop(step.crop, held) | _window(settings),
-        "name": messages.file_name(step),
-        "words": messages.overlay(step, step.map),
+        "crop": crop(step.crop, held) | _window(step.settings),
         "record": stored,
         "caption": caption(stored),
         "verdict": stored["answer"]["verdict"],
-        "citation": bibtex(settings.method),
+        "citation": bibtex(step.settings.method),
+        **_described(step, step.map, step.plane),
+    }
+
+
+def _described(step: Answer | Refining, plane: torch.Tensor, number: int = 0) -> dict[str, Any]:
+    """Pack what a map [h, w] shows: its identity, with which limits and the selected cell are kept, name and words."""
+    settings = step.settings
+    return {
+        "about": f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{step.name}/{number}",
+        "key": settings.key,
+        "name": messages.file_name(step),
+        "words": messages.overlay(step, plane),
         **_objects(step.scene),
     }
 
@@ -144,25 +150,15 @@ def _window(settings: Settings) -> dict[str, Any]:
 def refining(step: Refining, ident: int) -> dict[str, Any]:
     """Pack the overlay of a partial map."""
     assert step.map is not None
-    settings = step.settings
     return {
         "id": ident,
         "state": "partial",
-        "about": _identity(settings, step.name),
-        "key": settings.key,
         "share": step.fraction,
         "seconds": step.seconds,
-        "map": floats(step.map, exact=False, by_size=settings.method.by_size),
-        "crop": jpeg(step.crop, 384) | _window(settings),
-        "name": messages.file_name(step),
-        "words": messages.overlay(step, step.map),
-        **_objects(step.scene),
+        "map": floats(step.map, exact=False, by_size=step.settings.method.by_size),
+        "crop": jpeg(step.crop, 384) | _window(step.settings),
+        **_described(step, step.map),
     }
-
-
-def _identity(settings: Settings, name: str, plane: int = 0) -> str:
-    """Return the identity of a map; color limits and the selected cell are kept while it does not change."""
-    return f"{settings.loaded.name}/{settings.layer}/{settings.method.name}/{name}/{plane}"
 
 
 def image_only(step: Scene, ident: int) -> dict[str, Any]:

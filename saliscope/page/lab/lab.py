@@ -12,7 +12,7 @@ from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import experiments, expressions, messages, presets
 from saliscope.compute.lab import image as lab_image
 from saliscope.compute.lab import training as lab_training
-from saliscope.page.events import Ask, on, run_job, stop_on
+from saliscope.page.events import Ask, Show, on, run_job, shown, stop_on
 from saliscope.page.lab import parts
 from saliscope.page.lab import view as lab_view
 from saliscope.page.wire import Updates
@@ -68,11 +68,9 @@ def measure(ask: Ask) -> Iterator[Updates]:
     """Show the gradient norm at every layer."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in lab_image.measure(ask.question(), run):
-            if isinstance(step, lab_image.Depth):
-                yield {parts.DEPTH: lab_view.depth(step)}
-            elif isinstance(step, Waiting):
-                yield {parts.DEPTH: {"waiting": step.message}}
+        show: Show = {Waiting: lambda step: {parts.DEPTH: {"waiting": step.message}}}
+        show |= {lab_image.Depth: lambda step: {parts.DEPTH: lab_view.depth(step)}}
+        return shown(lab_image.measure(ask.question(), run), show)
 
     def show_error(message: str) -> Updates:
         return {parts.DEPTH: lab_view.refusal(message)}

@@ -150,7 +150,6 @@ def depth(measured: Depth) -> dict[str, Any]:
         "least": measured.least,
         "names": [layer.name for layer in layers],
         "norms": _rounded(measured.norms),
-        "zeros": _rounded(measured.zeros),
         "stages": [layer.name if layer.stage else "" for layer in layers],
         "read": [messages.depth_read(*bar) for bar in zip(layers, measured.norms, measured.zeros, strict=True)],
     }

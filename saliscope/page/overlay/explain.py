@@ -76,7 +76,7 @@ def open_page(ask: Ask) -> Iterator[Updates]:
         if message := links.missing(query, question):
             yield {overlay_parts.STATUS: messages.status("idle", message)}
 
-    yield from run_job(ask.session, steps, show_error, question=question.signature, again=True, number=ask.number)
+    yield from run_job(ask.session, steps, show_error, number=ask.number)
 
 
 @on(PAGE, "ask")
@@ -108,8 +108,7 @@ def explain(ask: Ask) -> Iterator[Updates]:
         line = messages.status("error", messages.former_model(message, former.title))
         return {overlay_parts.STATUS: line | {"former": former.name}}
 
-    signature = "" if isinstance(question, Refused) else question.signature
-    yield from run_job(ask.session, steps, show_error, question=signature, again=True, number=ask.number)
+    yield from run_job(ask.session, steps, show_error, number=ask.number)
 
 
 def _former_model(question: Request) -> LoadedModel | None:
@@ -123,9 +122,7 @@ def show_plane(ask: Ask) -> Iterator[Updates]:
     """Show another plane of the current answer without changing the settings."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        question = ask.question()
-        run.questions.add(question.signature)
-        for step in engine.explain(replace(question, plane=ask.integer("plane", -1)), run, stages=False):
+        for step in engine.explain(replace(ask.question(), plane=ask.integer("plane", -1)), run, stages=False):
             if isinstance(step, Answer):
                 yield _map(step, new_number(), ask)
 
@@ -158,9 +155,7 @@ def _updates(
             if isinstance(step, Settings):
                 loaded = step.loaded
                 notes = [*notes, *(() if form else links.unknown_options(step, question))]  # a form may be outdated
-                run.questions.add(_signature(question, step))
             elif isinstance(step, Answer):
-                run.questions.add(_signature(question, step.settings))
                 shown = step, ident
             answer = step if isinstance(step, Answer) else None
             pending |= _updates_of(step, question, form, ident, notes, stored, ask)
@@ -329,10 +324,3 @@ def _precedes_a_map(step: Step) -> bool:
     """
     seconds = costs.seconds(step.method.name, step.loaded) if isinstance(step, Settings) else None
     return seconds is not None and seconds < costs.MOMENT
-
-
-def _signature(question: Request, settings: Settings) -> str:
-    """Return the signature of the request with its names resolved."""
-    bands = settings.bands.text if settings.bands else question.bands
-    resolved: dict[str, Any] = {**settings.names, "options": settings.options, "bands": bands}
-    return replace(question, **resolved).signature

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from saliscope import zoo
@@ -20,7 +18,7 @@ from saliscope.images import examples, uploads
 from saliscope.images.decoder import pool
 from saliscope.page.components import list_columns, view
 from saliscope.page.elements import Props, example_image, names
-from saliscope.page.files import address, new_file
+from saliscope.page.files import address
 from saliscope.page.methods import picker as methods
 from saliscope.page.panel import parts, preprocessing
 from saliscope.page.wire import Updates
@@ -32,8 +30,7 @@ def restore(question: Request, query: Mapping[str, str], example: examples.Examp
     if example:
         image = example_image(example)
     elif question.image:
-        path = uploaded(Path(question.image))
-        image = {"image": str(path), "src": address(path)}
+        image = {"image": question.image, "src": address(question.image)}
     else:
         image = {"image": None, "src": ""}
     chosen: Updates = {part: Props(value=getattr(question, name)) for name, part in parts.CHOICES.items()}
@@ -44,15 +41,6 @@ def restore(question: Request, query: Mapping[str, str], example: examples.Examp
         **chosen,
         **preview(question),
     }
-
-
-def uploaded(path: Path) -> Path:
-    """Return a copy of an image of the run among the uploads, where the page can read it; an upload as it is."""
-    if uploads.is_upload(str(path)):
-        return path
-    copied = new_file(path.name)
-    shutil.copyfile(path, copied)
-    return copied
 
 
 def preview(question: Request) -> Updates:
@@ -87,11 +75,9 @@ def update(settings: Settings, question: Request, form: dict[str, Any]) -> Updat
         updates[parts.TARGET] = _classes(settings, question)
         updates["network"] = drawing(loaded)
     else:
-        for name in ("layer",) if settings.refusal else ("layer", "target"):  # the user corrects the refused sentence
+        for name in ("layer", "method", *(() if settings.refusal else ("target",))):  # the user corrects a sentence
             if getattr(question, name) != chosen[name]:
                 updates[parts.CHOICES[name]] = Props(value=chosen[name])
-        if question.method != chosen["method"]:
-            updates[parts.METHOD] = Props(value=chosen["method"])
     if settings.unit and not loaded.encodes_text:  # no list of classes has it
         updates[parts.TARGET] = Props(
             names=names([(messages.TOP_CHOICE, ""), chosen["target"], *loaded.names]),

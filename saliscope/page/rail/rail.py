@@ -9,7 +9,7 @@ from saliscope.compute import engine
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.rail import description, messages, network, norms
 from saliscope.compute.request import LONGEST
-from saliscope.page.events import Ask, on, run_job
+from saliscope.page.events import Ask, Show, on, run_job, shown
 from saliscope.page.rail import parts
 from saliscope.page.wire import Updates
 
@@ -19,9 +19,7 @@ def measure(ask: Ask) -> Iterator[Updates]:
     """Compute the norms for the settings of the page."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in norms.measure(ask.question(), run):
-            if isinstance(step, norms.Norms):
-                yield {"gradients": pack_norms(step)}
+        return shown(norms.measure(ask.question(), run), {norms.Norms: lambda step: {"gradients": pack_norms(step)}})
 
     yield from run_job(ask.job("rail"), steps, lambda message: {"gradients": {"failed": message}})
 
@@ -31,9 +29,8 @@ def describe(ask: Ask) -> Iterator[Updates]:
     """Measure the sizes and costs of all layers of the current network."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in description.describe(ask.question(), run):
-            if isinstance(step, description.Described):
-                yield {"description": pack_description(step)}
+        show: Show = {description.Described: lambda step: {"description": pack_description(step)}}
+        return shown(description.describe(ask.question(), run), show)
 
     def show_error(message: str) -> Updates:
         return {"description": {"model": ask.text("model", LONGEST), "failed": message}}

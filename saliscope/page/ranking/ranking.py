@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.messages import status
 from saliscope.compute.ranking import engine, messages
 from saliscope.compute.ranking.engine import Ranking
 from saliscope.errors import Refused
-from saliscope.page.events import Ask, on, run_job, stop_on
+from saliscope.page.events import Ask, Show, busy, failed, on, run_job, shown, stop_on
 from saliscope.page.ranking import parts, view
 from saliscope.page.wire import Updates
 
@@ -21,22 +19,17 @@ GRACE = 5.0
 @on(parts.RANKING, "submit")
 def rank(ask: Ask) -> Iterator[Updates]:
     """Show the table row by row; a new ranking replaces the previous one of the same visitor."""
+    show_error = failed(parts.RANKING)
     try:
         options = engine.parse_options(ask.data)
     except Refused as refusal:
-        yield {parts.RANKING: status("error", str(refusal))}
+        yield show_error(str(refusal))
         return
     known: view.Packed = {}
 
     def steps(run: Run) -> Iterator[Updates]:
-        for step in engine.rank(ask.question(), options, run):
-            if isinstance(step, Ranking):
-                yield {parts.RANKING: view.ranking(step, known)}
-            elif isinstance(step, Waiting):
-                yield {parts.RANKING: status("busy", step.message, fraction=step.fraction)}
-
-    def show_error(message: str) -> Updates:
-        return {parts.RANKING: status("error", message)}
+        show: Show = {Ranking: lambda step: {parts.RANKING: view.ranking(step, known)}, **busy(parts.RANKING)}
+        return shown(engine.rank(ask.question(), options, run), show)
 
     seconds, unknown, stopped = options.seconds + GRACE, messages.UNKNOWN, messages.STOPPED
     yield from run_job(ask.job("ranking"), steps, show_error, seconds=seconds, unknown=unknown, stopped=stopped)

@@ -50,10 +50,8 @@ def ranking(step: Ranking, known: Packed) -> dict[str, Any]:
     if CROP not in known:
         known[CROP] = view.jpeg(step.crop, IMAGE)
     value |= {"rows": [*rows, *_controls(groups)], "crop": known[CROP]}
-    value["steps"] = [
-        min((row.steps for row in result.rows), default=0),
-        max((r.steps for r in result.rows), default=0),
-    ]
+    steps = [row.steps for row in result.rows]
+    value["steps"] = [min(steps, default=0), max(steps, default=0)]
     value["subject"] = settings.subject
     return value | ({"notes": _notes(result), "refused": _refused(result)} if over else {})
 

@@ -38,14 +38,12 @@ from saliscope.page.serving.door.hosts import FOREIGN_PAGE, FRAMES, NOT_HERE, Ho
 from saliscope.page.serving.door.json_bodies import BAD_JSON, check_json
 from saliscope.page.serving.door.listeners import Stalled
 from saliscope.page.serving.door.pace import Pace, Sessions
-from saliscope.page.serving.door.progress import PATH as PROGRESS
-from saliscope.page.serving.door.progress import Progress, send_done
 from saliscope.page.serving.door.refusals import App, Message, Receive, Refusal, Send
 from saliscope.page.serving.door.uploads import FULL_DISK, Uploads
 
 CLOSED_ROUTES = re.compile(
     r"/(gradio_api/)?(file[=/]+(https?|ftp|data|file):|proxy=|process_recording|deep_link|vibe|undo-vibe|monitoring|profiling"
-    r"|custom_component|run-history|dev/|stream/)",
+    r"|custom_component|run-history|dev/|stream/|upload_progress)",
     re.IGNORECASE,
 )
 POST = re.compile(r"/gradio_api/(upload|queue/join|call/.+|run/.+|api/.+|component_server|cancel|reset)/?|/mcp/?")
@@ -93,7 +91,6 @@ class Guard:
         self.budgets = {kind: Budget(kind) for kind in limits.BODIES}
         self.pace, self.sessions = Pace(), Sessions()
         self.uploads = Uploads()
-        self.progress = Progress()
         self._streams: dict[str, int] = {}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -178,14 +175,10 @@ class Guard:
         address: str = scope["state"]["address"]
         if scope["method"] == "GET" and (stream := STREAM.fullmatch(path)):
             name = stream["event"] or parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[-1]
-            with self._stream(address), _listening(name):
+            visitor = visitors.find(name)
+            with self._stream(address), visitor.listening() if visitor else contextlib.nullcontext():
                 stalled = Stalled(body.receive, send)
                 await stalled.run(self.app, scope)
-            return
-        if scope["method"] == "GET" and PROGRESS.fullmatch(path):
-            with self._stream(address):
-                known = await self.progress.is_known(scope.get("query_string", b""))
-                await (self.app(scope, body.receive, send) if known else send_done(send))
             return
         size = body.check_declared(dict(scope["headers"]))
         if scope["method"] != "POST":
@@ -195,7 +188,8 @@ class Guard:
         async with self.budgets[kind].reserve(address, size):
             if kind == "uploads":
                 await self.uploads.make_room(size)
-                scope = {**scope, "query_string": self.progress.of_upload(scope.get("query_string", b""))}
+                # Gradio would store the name of every upload whose progress may be requested, and never remove one.
+                scope = {**scope, "query_string": b""}
                 await self.app(scope, body.receive, self._noting_owner(address, send))
                 return
             if kind == "agents" and size > limits.PARSED_HERE:  # with an image, which is stored
@@ -265,14 +259,6 @@ class Guard:
             self._streams[address] -= 1
             if not self._streams[address]:
                 del self._streams[address]
-
-
-@contextlib.contextmanager
-def _listening(name: str) -> Iterator[None]:
-    """Note that somebody listens to the answers of a session or an event."""
-    visitor = visitors.find(name)
-    with visitor.listening() if visitor else contextlib.nullcontext():
-        yield
 
 
 async def _end_unheard() -> None:

@@ -20,7 +20,7 @@ def answer(ask: Ask) -> Iterator[Updates]:
     """Return the part that share/bundle.js requested under this number, or an error."""
     number = ask.data.get("number")
     try:
-        with runs.start(ask.job("bundle"), again=True) as run:
+        with runs.start(ask.job("bundle")) as run:
             for _ in places.wait(run, "lab") if run else ():
                 pass
             second = second_image(ask.data.get("second"))

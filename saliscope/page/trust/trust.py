@@ -13,6 +13,7 @@ from torch import Tensor
 import explainers
 from explainers import Evaluation, Facts, Randomization, Verdict
 from saliscope.compute.answers import Answer
+from saliscope.compute.engine import plain
 from saliscope.compute.jobs import runs
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.methods import badges
@@ -35,7 +36,7 @@ def interrupt(session: str) -> Updates:
     Returns  what to show if the new question fails
     """
     run = runs.supersede(f"{session}/{JOB}")
-    return {parts.TRUST: failed(next(iter(run.questions), ""), messages.STOPPED)} if run else {}
+    return {parts.TRUST: failed(run.question, messages.STOPPED)} if run else {}
 
 
 @on(parts.TRUST, "focus")
@@ -71,7 +72,7 @@ def _job(work: Callable[[Request, Run, str], Iterator[Any]], ask: Ask) -> Iterat
     def show_error(message: str) -> Updates:
         return {parts.TRUST: failed(key, message)}
 
-    yield from run_job(ask.job(JOB), steps, show_error, question=key, again=True, unknown=messages.UNKNOWN)
+    yield from run_job(ask.job(JOB), steps, show_error, question=key, unknown=messages.UNKNOWN)
 
 
 def identify(step: Answer, ident: int) -> dict[str, Any]:
@@ -150,11 +151,11 @@ def _curves(evaluation: Evaluation, metric: str) -> dict[str, Any]:
     """Pack the curves and areas of the map and of each control."""
     controls = evaluation.control_curves[metric]
     return {
-        "own": _rounded(evaluation.curves[metric][0]),
-        "area": float(f"{float(evaluation.values[metric][0]):.3g}"),
-        "controls": {name: _rounded(curve[0]) for name, curve in controls.items()},
-        "band": [_rounded(edge) for edge in _band(evaluation, metric)],
-        "areas": {name: float(f"{float(value[0]):.3g}") for name, value in evaluation.controls[metric].items()},
+        "own": plain(evaluation.curves[metric][0].tolist(), 4),
+        "area": plain(float(evaluation.values[metric][0]), 3),
+        "controls": {name: plain(curve[0].tolist(), 4) for name, curve in controls.items()},
+        "band": [plain(edge.tolist(), 4) for edge in _band(evaluation, metric)],
+        "areas": plain({name: float(value[0]) for name, value in evaluation.controls[metric].items()}, 3),
     }
 
 
@@ -162,7 +163,3 @@ def _band(evaluation: Evaluation, metric: str) -> tuple[Tensor, ...]:
     """Return the lowest and the highest value of the random maps at each step; nothing if they were not measured."""
     curves = evaluation.random_curves.get(metric)
     return () if curves is None else (curves[0].amin(0), curves[0].amax(0))
-
-
-def _rounded(curve: Tensor) -> list[float]:
-    return [float(f"{value:.4g}") for value in curve.tolist()]

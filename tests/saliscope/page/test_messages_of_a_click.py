@@ -125,7 +125,7 @@ def test_a_new_question_stops_the_check_of_the_last_map(monkeypatch: pytest.Monk
     """Both use the same processors. A question that fails says that the check was stopped."""
     monkeypatch.setattr(engine, "resolve", fail)
     for settings in (form(), {"image": "/etc/passwd"}):
-        with runs.start("asks/trust", question="last map", again=True) as check:
+        with runs.start("asks/trust", question="last map") as check:
             assert check is not None
             *_, stopped, error = send("asks", settings)
         assert check.superseded, "it shows nothing itself"

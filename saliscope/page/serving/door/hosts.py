@@ -109,7 +109,8 @@ class Hosts:
             values = [value.decode("latin-1") for name, value in headers if name == b"x-forwarded-for"]
             hops = [hop.strip() for hop in ",".join(values).split(",") if hop.strip()]
             if hops:
-                peer = _without_port(hops[-min(self.proxies, len(hops))])
+                hop = hops[-min(self.proxies, len(hops))]
+                peer = name_of(hop) or hop  # without its port
         address = address_of(peer)
         if address is None:
             return "unknown"
@@ -133,10 +134,6 @@ def name_of(host: str) -> str:
     """Return the name in a host with or without a port, in small letters, or an empty string if it is invalid."""
     found = HOST.fullmatch(host if host.count(":") < 2 or host.startswith("[") else f"[{host}]")
     return (found["six"] or found["name"]).lower().rstrip(".") if found else ""
-
-
-def _without_port(hop: str) -> str:
-    return name_of(hop) or hop
 
 
 def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -76,9 +76,7 @@ def _check_text(text: str) -> None:
 def _check_file(value: dict[str, Any]) -> None:
     """Refuse file objects that Gradio does not check: only plain paths of uploads are allowed, without a URL."""
     url = value.get("url")
-    # Gradio shows an uploaded SVG with a data URL; `uploads` reports that the format is not supported.
-    drawing = isinstance(value.get("path"), str) and str(url).startswith("data:image/svg+xml")
-    if isinstance(url, str) and url.lstrip().lower().startswith("data:") and not drawing:
+    if isinstance(url, str) and url.lstrip().lower().startswith("data:"):
         raise Refusal(400, NO_FILE)
     if "path" not in value:
         return

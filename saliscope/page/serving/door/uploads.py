@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from saliscope import limits
+from saliscope.images.uploads import upload_folder
 from saliscope.page.serving.door.refusals import Refusal
 
 FULL_DISK = "The server has no room for uploads right now. Try again in a few minutes, or use an example."
@@ -55,9 +56,7 @@ def use_own_folder() -> None:
 
 def folder() -> str:
     """Return the path of the folder."""
-    from gradio.utils import get_upload_folder  # gradio takes seconds to start
-
-    return os.path.realpath(get_upload_folder())
+    return str(upload_folder())
 
 
 def entries(place: str | os.PathLike[str]) -> Iterator[Entry]:
