@@ -46,7 +46,7 @@ COMPARING = frozenset({"finer_cam"})
 
 log = logging.getLogger("saliscope")
 ready = threading.Event()
-_device = "auto"
+device_name = "auto"
 _started = 0.0
 _requested = settings.AUTO
 _own: Mapping[str, Any] = {}
@@ -54,7 +54,7 @@ _errors: list[str] = []
 _compared: set[str] = set()
 """Devices whose results were compared with the CPU's."""
 _failure = ""
-_loaded: OrderedDict[str, LoadedModel] = OrderedDict()
+loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
 _lock = threading.RLock()
 
 
@@ -84,13 +84,13 @@ def start(model: str = settings.AUTO, own: Mapping[str, Any] | None = None) -> N
 
 def use_device(name: str) -> None:
     """Choose the device of all networks by its name, before the first one is loaded."""
-    global _device
-    _device = name
+    global device_name
+    device_name = name
 
 
 def device_of_call(loaded: LoadedModel) -> torch.device:
     """Return the device on which a call of a network runs: on ZeroGPU, the GPU that the call has."""
-    return devices.choose(_device) if limits.SHARED_GPU else loaded.device
+    return devices.choose(device_name) if limits.SHARED_GPU else loaded.device
 
 
 def _prepare() -> None:
@@ -113,12 +113,12 @@ def _prepare() -> None:
 
 def has(name: str) -> bool:
     """Return whether this model is loaded."""
-    return name in _loaded
+    return name in loaded_models
 
 
 def first_model() -> str:
     """Return the default model, or an empty string if none could be loaded."""
-    return next(iter(_loaded), "")
+    return next(iter(loaded_models), "")
 
 
 def requested_model() -> str:
@@ -145,7 +145,7 @@ def wait(run: Run | None = None, model: str = "") -> Iterator[Waiting]:
         if run and run.cancelled:
             raise Refused(messages.STOPPED_WAITING)
         yield Waiting(messages.loading(time.monotonic() - _started if _started else 0.0))
-    if not _loaded and not model:
+    if not loaded_models and not model:
         raise Refused(loading_error())
 
 
@@ -155,8 +155,8 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     The name may come from a user, so only offered models are loaded.
     """
     with _lock:
-        if name in _loaded:
-            return _loaded[name]
+        if name in loaded_models:
+            return loaded_models[name]
     base, changes = split_name(name)
     others, wanted = split_device(changes)
     if others and wanted:  # shares the network that is on the device
@@ -167,7 +167,7 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
     else:
         model = zoo.load_offered(name, progress=progress)
     # ZeroGPU has a GPU only during a call, which moves the network (network_calls.py).
-    device = torch.device("cpu") if limits.SHARED_GPU else devices.choose(wanted or _device)
+    device = torch.device("cpu") if limits.SHARED_GPU else devices.choose(wanted or device_name)
     is_new = devices.full_name(device) not in _compared
     _compared.add(devices.full_name(device))
     if is_new and (warning := devices.compare(model, device)):
@@ -194,17 +194,17 @@ def load(name: str, progress: Callable[[int, int], None] | None = None) -> Loade
         score=score,
     )
     with _lock:
-        _loaded[name] = loaded
+        loaded_models[name] = loaded
         _forget_old()
     return loaded
 
 
 def _forget_old() -> None:
     """Remove the oldest models above the limits; the first is the default and stays, as does the last one."""
-    for old in list(_loaded)[1:-CAPACITY]:
-        del _loaded[old]
-    while len(_loaded) > 2 and sum(map(_size, _loaded.values())) > limits.NETWORKS:
-        del _loaded[list(_loaded)[1]]
+    for old in list(loaded_models)[1:-CAPACITY]:
+        del loaded_models[old]
+    while len(loaded_models) > 2 and sum(map(_size, loaded_models.values())) > limits.NETWORKS:
+        del loaded_models[list(loaded_models)[1]]
 
 
 def _size(loaded: LoadedModel) -> int:

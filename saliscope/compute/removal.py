@@ -27,7 +27,7 @@ MOST_SECONDS = 10.0
 """The experiment does not run if its forward passes would take longer."""
 PATIENCE, CROWD = 20.0, 4
 """Seconds of waiting for its turn, and number of waiting jobs, above which the experiment is dropped."""
-_known = Recent["explainers.Removal"]()
+known_removals = Recent["explainers.Removal"]()
 
 
 def is_possible(answer: Answer) -> bool:
@@ -47,7 +47,7 @@ def measure(answer: Answer, request: Request, run: Run) -> bool:
     The map is not affected by an error, which is logged.
     """
     settings = answer.settings
-    if run.stopped() or not is_possible(answer) or _known.get(settings.key) is not None or limits.SHARED_GPU:
+    if run.stopped() or not is_possible(answer) or known_removals.get(settings.key) is not None or limits.SHARED_GPU:
         return False
     if PASSES * costs.forward(settings.loaded) > MOST_SECONDS:
         return False
@@ -58,7 +58,7 @@ def measure(answer: Answer, request: Request, run: Run) -> bool:
         return False
     if found is None or not bool(found.without_brightest.isfinite().all() and found.without_random.isfinite().all()):
         return False
-    _known.put(settings.key, found)
+    known_removals.put(settings.key, found)
     return not run.stopped()
 
 
@@ -98,7 +98,7 @@ def _explained(answer: Answer) -> int:
 
 def sentence(answer: Answer) -> str:
     """Return the result of the experiment, or an empty string if it is not known."""
-    found = _known.get(answer.settings.key) if is_possible(answer) else None
+    found = known_removals.get(answer.settings.key) if is_possible(answer) else None
     if found is None:
         return ""
     assert answer.probabilities is not None, "it is possible"

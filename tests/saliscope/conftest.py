@@ -26,4 +26,4 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def without_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     """No experiment is known before a test; that of an earlier test would change the headline."""
-    monkeypatch.setattr(removal, "_known", Recent())
+    monkeypatch.setattr(removal, "known_removals", Recent())

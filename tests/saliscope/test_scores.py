@@ -83,7 +83,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def offered(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(files))
     monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
-    monkeypatch.setattr(model_cache, "_loaded", model_cache._loaded.copy())
+    monkeypatch.setattr(model_cache, "loaded_models", model_cache.loaded_models.copy())
     monkeypatch.setattr(model_cache, "ready", ready := model_cache.threading.Event())
     ready.set()
 

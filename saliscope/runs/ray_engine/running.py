@@ -82,14 +82,14 @@ def run(
                 raise Refused(f"The Ray cluster computed nothing {ATTEMPTS} times. Finished batches are kept. {AGAIN}")
             finished, before = job.shards.finished, collector.new
             task = Task(job.model, job.settings, partitions, finished, decode, address, actors, patience, out)
-            for result in _receive(task):
+            for result in receive(task):
                 collector.add(result)
             vain = vain + 1 if collector.new == before else 0
 
     return complete(job, report, detail, work)
 
 
-def _receive(task: Task) -> Iterator[dict[str, Any]]:
+def receive(task: Task) -> Iterator[dict[str, Any]]:
     """Yield what the process sends, until it is done or gives up because machines were lost."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)

@@ -58,7 +58,7 @@ def sender(model: Model, settings: Settings, change: Change) -> Callable[[Any], 
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Iterator[Any]]], None]:
     """Return a function that replaces the cluster."""
     monkeypatch.setattr(running.importlib.util, "find_spec", lambda name: True)
-    return lambda send: monkeypatch.setattr(running, "_receive", send)
+    return lambda send: monkeypatch.setattr(running, "receive", send)
 
 
 @pytest.mark.parametrize("out", ["local", "memory://bucket/workers"])

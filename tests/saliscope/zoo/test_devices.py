@@ -117,10 +117,10 @@ def test_the_device_is_part_of_a_models_name() -> None:
 @pytest.mark.usefixtures("one_accelerator")
 def test_on_a_shared_gpu_networks_move_inside_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SHARED_GPU", True)
-    monkeypatch.setattr(model_cache, "_device", "lazy:1")
+    monkeypatch.setattr(model_cache, "device_name", "lazy:1")
     model = small_model(residual().float())
     loaded = LoadedModel("small", "Small", model, [], [], "", torch.device("cpu"))
-    monkeypatch.setitem(model_cache._loaded, "small", loaded)
+    monkeypatch.setitem(model_cache.loaded_models, "small", loaded)
     with pretended_devices() as transfers:
         found = network_calls.explain("small", "grad_cam", torch.rand(1, 3, 16, 16), target=1)
     assert found.device == "lazy:1" and found.map.device.type == "cpu" and transfers["to device"] > 0

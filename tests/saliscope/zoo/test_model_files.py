@@ -110,7 +110,10 @@ def test_a_recipe_is_found_everywhere(
 ) -> None:
     """A model is a file in a folder of the user; a source is a file whose name is in FILES, here in SOURCES."""
     isolate_catalog(monkeypatch, tmp_path)
-    monkeypatch.setattr(model_cache, "_loaded", OrderedDict())  # the first model is the default one of later tests
+    # The first model is the default one of later tests.
+    monkeypatch.setattr(
+        model_cache, "loaded_models", OrderedDict()
+    )  # the first model is the default one of later tests
     name = title.lower()
     if recipe == "Add a model":
         monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))

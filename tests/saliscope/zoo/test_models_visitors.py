@@ -26,7 +26,7 @@ NAMED = {"labels": ["a", "b", "c", "d"], **SETTINGS}
 @pytest.fixture(autouse=True)
 def loaded(own_net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the loaded models."""
-    monkeypatch.setattr(model_cache, "_loaded", OrderedDict())
+    monkeypatch.setattr(model_cache, "loaded_models", OrderedDict())
 
 
 def test_owner_offers_a_model_by_its_public_name(own_net: Path) -> None:
