@@ -117,6 +117,18 @@ def accepts_nans(m, x, t=None):
     return good(m, x.nan_to_num() if torch.is_tensor(x) else x, t)
 
 
+def sorted_by_class(m, x, t=None):
+    found = good(m, x, t)
+    return found[sorted(range(len(x)), key=t.__getitem__)] if isinstance(t, list) else found
+
+
+def replaces_errors(m, x, t=None):
+    try:
+        return good(m, x, t)
+    except BaseException as error:
+        raise RuntimeError("failed") from error
+
+
 def with_seed(change: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
     def seeded(m, x, t=None, *, seed=0):
         return change(good(m, x, t), seed)
@@ -142,12 +154,16 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
     ("repeatable", "its own buffer", lambda m, x, t=None: BOX.setdefault("result", good(m, x, t))),
     ("repeatable", "noise without a seed", lambda m, x, t=None: good(m, x, t) * (1 + 0.1 * random.random())),
     ("batch_independence", "scaled by the batch", lambda m, x, t=None: good(m, x, t) / len(x)),
+    ("batch_independence", "in the order of the classes", sorted_by_class),
     ("equivalent_targets", "the first image's class for all",
      lambda m, x, t=None: good(m, x, int(m(x)[0].argmax()) if t is None else t)),
     ("no_side_effects", "the global generator", lambda m, x, t=None: use(torch.rand(1)) or good(m, x, t)),
     ("no_side_effects_after_error", "weights stay frozen",
      around(lambda m: m.requires_grad_(False), lambda m, _: m.requires_grad_())),
+    ("no_side_effects", "clears gradients", lambda m, x, t=None: m.zero_grad() or good(m, x, t)),
     ("no_side_effects_after_error", "swallows errors", swallows_errors),
+    ("no_side_effects_after_error", "another error", replaces_errors),
+    ("no_side_effects_after_bad_target", "clears gradients", lambda m, x, t=None: m.zero_grad() or good(m, x, t)),
     ("no_side_effects_after_bad_target", "gradients stay disabled", disables_gradients_before_it_refuses),
     ("model_works_after_failure", "weights stay doubled",
      around(lambda m: scale_weights(m, 2), lambda m, _: scale_weights(m, 0.5))),
@@ -162,6 +178,7 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
      lambda m, x, t=None: setattr(x, "grad", None) or good(m, x, t)),
     ("grad_modes_and_frozen_weights", "needs weights with gradients", needs_a_weight_with_gradient),
     ("float64", "always float32", lambda m, x, t=None: good(m, x, t).float()),
+    ("float64", "another map", lambda m, x, t=None: good(m, x, t) * (2 if x.dtype == torch.float64 else 1)),
     ("half_precision", "keeps half precision", lambda m, x, t=None: good(m, x, t).to(x.dtype)),
     ("channels_last", "reads memory in order", reads_memory_in_order),
     ("channels_last", "needs dense images", lambda m, x, t=None: use(x.view(len(x), -1)) or good(m, x, t)),
