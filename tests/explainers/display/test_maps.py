@@ -112,6 +112,7 @@ def test_the_unit_is_that_of_the_target_and_of_the_scores():
     ):
         (data,) = data_of(show(e, **options).html)
         assert unit_ in (None, data["unit"]) and (data["signed"] == signed or unit_ in ("activation", "probability"))
+        assert data["colors"] == options.get("colors", "auto")
 
 
 def test_text_of_labels_targets_and_findings_is_never_markup():
@@ -152,6 +153,8 @@ def test_an_explanation_shows_itself_and_survives_saving(tmp_path):
     loaded = Explanation.load(tmp_path / "map.npz")
     assert loaded.images is None
     assert "The explanation has no image." in loaded._repr_html_()
+    (drawn,), (with_image,) = figures(loaded), figures(e)
+    assert abs(drawn.drawn.width / drawn.drawn.height - with_image.drawn.width / with_image.drawn.height) < 0.1
 
 
 def test_videos_show_the_frame_with_the_strongest_values_and_large_maps_are_averaged():
