@@ -172,12 +172,12 @@ def answers(data: dict[str, Any], request: Request = REQUEST) -> list[Changed]:
     return [step for step in steps if isinstance(step, Changed)]
 
 
-CHANGES: list[tuple[dict[str, Any], Any]] = [
-    ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a),
-    ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1)),
-    ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0)),
-    ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a)),
-    ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5)),
+CHANGES: list[tuple[dict[str, Any], Any, str]] = [
+    ({"kind": "scale", "numbers": {"factor": "−2"}}, lambda a: -2 * a, "multiplied by −2"),
+    ({"kind": "clamp", "numbers": {"low": "-0.5", "high": "1"}}, lambda a: a.clamp(-0.5, 1), "limited to −0.5 to 1"),
+    ({"kind": "clamp", "numbers": {"low": "", "high": "0"}}, lambda a: a.clamp(max=0), "limited to at most 0"),
+    ({"kind": "mean"}, lambda a: a.mean((2, 3), keepdim=True).expand_as(a), "replaced by the mean over all positions"),
+    ({"kind": "noise", "numbers": {"std": "0.5"}}, explainers.AddNoise(0.5), "with noise of 0.5 standard deviations"),
 ]
 
 
@@ -199,7 +199,7 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
     top, before = int(network(images).argmax()), network(images).softmax(1)[0]
     before_map = explainers.grad_cam(network, images, top, layer="stages.5")[0]
     names = model_cache.load(SMALL).names
-    for data, change in CHANGES:
+    for data, change, words in CHANGES:
         (step,) = answers(data, replace(REQUEST, model=SMALL))
         changed = copy.deepcopy(network)
         changed.stages[5] = torch.nn.Sequential(changed.stages[5], Edited(change))
@@ -213,6 +213,7 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
             assert each.before == pytest.approx(float(before[index]), rel=1e-4)
             assert each.after == pytest.approx(float(after[index]), rel=1e-3), data
         assert step.place.channels == NUMBERS and change_messages.title(step).startswith("9 channels of stages.5 ")
+        assert words in change_messages.title(step)
         packed = change_view.changed(step)
         assert packed["classes"][0]["texts"][0] == names[top] and len(packed["maps"]) == 2
 

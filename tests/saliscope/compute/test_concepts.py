@@ -18,6 +18,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.concepts import concepts as view
+from saliscope.percentages import percent
 from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
@@ -50,7 +51,9 @@ def test_maps_and_effects_are_those_of_the_library(batch: torch.Tensor, expected
     assert step.found.concepts.error == pytest.approx(expected.error, rel=1e-3)
     assert torch.allclose(step.found.maps, expected.maps(images)[0], rtol=1e-3, atol=1e-3)
     assert torch.allclose(step.effects, expected.effects(images)[0], rtol=1e-3, atol=1e-3)
-    shown = view.sheet(step)["items"]
+    sheet = view.sheet(step)
+    shown, share = sheet["items"], percent(1 - step.found.concepts.error)
+    assert f"explain {share} of the variance of its features in 9 images" in sheet["summary"]
     assert [item["index"] for item in shown] == step.effects.argsort(descending=True).tolist()
 
     other = found(Request(DOG, layer="head", target="malinois"))

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch import nn
 import explainers
 from explainers.call.scores import Scoring
 from saliscope import limits, zoo
-from saliscope.compute import engine, model_cache, network_calls, results_cache
+from saliscope.compute import engine, messages, model_cache, network_calls, results_cache
 from saliscope.compute.answers import Answer, Refining, Stages
 from saliscope.compute.bundles import links
 from saliscope.compute.channels import engine as channels
@@ -177,6 +178,17 @@ def long(new_dog: str) -> Request:
     """A request by a long method."""
     options = {"samples": 6, "batch_size": 2}
     return Request(new_dog, MODEL, method="smooth_grad", options=options, use_cache=True)
+
+
+def test_the_status_of_a_long_method_says_when_it_ends() -> None:
+    settings = SimpleNamespace(method=SimpleNamespace(title="RISE"))
+    for fraction, seconds, left, end in (
+        (0.25, 10.0, 10.0, "25%, 10 s, stops at about 50% in 10 s because of the time limit"),
+        (0.25, 10.0, 60.0, "25%, 10 s, about 30 s left"),
+        (0.01, 10.0, 60.0, "1%, 10 s"),
+    ):
+        step: Any = SimpleNamespace(settings=settings, fraction=fraction, seconds=seconds, left=left)
+        assert messages.refining(step, 1)["parts"] == [{"text": f"RISE: {end}"}]
 
 
 def test_a_long_method_is_computed_once_per_request(long: Request) -> None:
