@@ -47,7 +47,6 @@ def follow_the_recipe(folder: Path) -> None:
     for name, before, text in (
         ("layout.py", '    View("features", ', f"    {view}\n"),
         ("layout.py", "from saliscope.page.elements", f"{imported}parts as confidence\n"),
-        ("features.py", "    compare,\n", "    confidence,\n"),
         ("features.py", "from saliscope.page.erase", f"{imported}confidence\n"),
     ):
         insert(page / name, before, text)
