@@ -128,9 +128,11 @@ def open_run(
     method reads `layer` itself; checks that run once per model do not use up its budget. `precision` is that of a run
     without them.
     """
-    limits = dict(cost or {})
-    limits.pop("layer", None)
-    loop = None if cost is None else Loop(**limits)
+    loop = None
+    if cost is not None:
+        limits = dict(cost)
+        limits.pop("layer", None)
+        loop = Loop(**limits)
     with torch.no_grad(), one_call(model) as view:
         requested = None if target is None else as_target(target, len(images))
         given, images = images, images.detach().clone() if copied else images.detach()

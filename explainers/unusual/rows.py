@@ -20,6 +20,9 @@ from explainers.nested import concatenate_outputs
 from explainers.probe.behavior import Behavior
 from explainers.probe.generators import SEED, Generators
 
+_ALONE = "each image and each of its variants ran in a separate batch, which is slower."
+"""The end of the sentences about the cause."""
+
 
 class RowByRow(Wrapper):
     """The modules, parameters and buffers of a network whose rows run one at a time; to all passes an ordinary module.
@@ -114,9 +117,6 @@ def note_behavior(network: nn.Module) -> None:
             "batch dimension (maximum, mean, batch statistics).",
             mixing=found.mixing,
         )
-
-
-_ALONE = "each image and each of its variants ran in a separate batch, which is slower."
 
 
 def _note_stochastic(name: str, found: Behavior) -> None:
