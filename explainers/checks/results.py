@@ -171,13 +171,12 @@ def no_side_effects(t: Context, model: nn.Module, images: Tensor) -> Outcome:
 
 @check
 def no_side_effects_after_error(t: Context, model: nn.Module, images: Tensor) -> Outcome:
-    _put_in_training(model)
     names = steps(model, images)
     tried = 0
     faults = [(Fault("injected"), 0, False), (Fault("injected"), 1, False), (KeyboardInterrupt(), 0, False)]
     for step in dict.fromkeys((names[0], names[len(names) // 2], names[-1])):
         for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
-            used = _put_in_training(t.model()) if backward else model
+            used = _put_in_training(t.model())
             with failing(used, step, error, after, backward) as state:
                 call = functools.partial(attempt, t, used, images, [0, 1, 2], BaseException)
                 caught = unchanged(used, images, call, f"by an error in {step!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
@@ -16,7 +17,7 @@ D = TypeVar("D", bound="Dictionary")
 
 
 @dataclass(frozen=True, eq=False)
-class Dictionary:
+class Dictionary(ABC):
     """The directions d [k, K] of k concepts, of length 1, and the offset b [K]; both float64.
 
     A subclass computes the activations u of a cell.
@@ -35,9 +36,9 @@ class Dictionary:
         chosen = torch.randperm(len(cells), generator=torch.Generator().manual_seed(0))[: self.sampled]
         return cells[chosen.to(cells.device)]
 
+    @abstractmethod
     def encode(self, cells: Tensor) -> Tensor:
         """Return the activations [..., k] of the concepts in cells [..., K], with a gradient."""
-        raise NotImplementedError
 
     def decode(self, codes: Tensor) -> Tensor:
         """Return the cells [..., K] with these activations [..., k]."""
@@ -87,15 +88,15 @@ class PrincipalComponents(Dictionary):
         return (cells - self.offset.to(cells)) @ self.directions.to(cells).T
 
 
-class Fit:
+class Fit(ABC):
     """A fit in `steps` steps, which can be stopped after each and continued from its `state`."""
 
     steps: int = 1
     done: int = 0
 
+    @abstractmethod
     def step(self) -> None:
         """Make one step."""
-        raise NotImplementedError
 
     def is_converged(self) -> bool:
         """Return whether further steps would not change the result."""
@@ -107,13 +108,13 @@ class Fit:
         return {}
 
     @property
+    @abstractmethod
     def directions(self) -> Tensor:
         """The directions so far, [k, K]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(self) -> Dictionary:
         """Return the dictionary so far."""
-        raise NotImplementedError
 
 
 class PcaFit(Fit):

@@ -305,8 +305,6 @@ class AttentionRelevance(Relevance):
 def _redistribute_by_sign(function: Callable[[Tensor], Tensor], values: Tensor, probability: Tensor) -> Tensor:
     """Redistribute means >= 0 to positive inputs, and negative means, excited by negative weights, to negative ones."""
     z, redistribute = linear_vjp(function, values.clamp(min=0))
-    if not bool((values < 0).any()):
-        return redistribute(safe_divide(probability, z))
     z_negative, redistribute_negative = linear_vjp(function, values.clamp(max=0))
     below = z + z_negative < 0
     positive = redistribute(safe_divide(probability.masked_fill(below, 0), z))

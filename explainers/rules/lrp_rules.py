@@ -51,8 +51,8 @@ class Affine:
     def is_pointwise(self) -> bool:
         """Whether each output depends on a single position of the input."""
         options = dict(self.options)
-        ones = all(set(_tuple(options.get(name, 1))) == {1} for name in ("stride", "groups"))
-        return self.weight[0, 0].numel() == 1 and ones and set(_tuple(options.get("padding", 0))) <= {0, "valid"}
+        is_dense = set(_tuple(options.get("stride", 1))) == {1}
+        return self.weight[0, 0].numel() == 1 and is_dense and set(_tuple(options.get("padding", 0))) <= {0, "valid"}
 
     def at_least_float32(self) -> Affine:
         """Convert to float32 or keep float64, because quotients overflow in half precision.

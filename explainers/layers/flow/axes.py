@@ -209,7 +209,7 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
         return axis._replace(before=axis.before - start, after=axis.after - (size - end))
     if end <= axis.before or start >= size - axis.after or axis.before or axis.after:
         return OTHER
-    if len(axis.factors) == 1 and axis.factors[0].kind:
+    if len(axis.factors) == 1:
         return Axis((_slice_factor(axis.factors[0], range(start, start + count * step, step)),), lost=axis.lost)
     return OTHER
 
