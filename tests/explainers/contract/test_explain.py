@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import io
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import explainers
 from explainers import METHODS, BadImages, BadOption, Explanation, explain, smooth
+from explainers.explanation.npz import from_npy
 from tests.support.calls import NAMES, call, small
 from tests.support.kinds import MIXING, Applied
 from tests.support.nets import Written, plain, random_images, rel, residual, settle
@@ -64,6 +67,20 @@ def test_saving_and_loading_round_trips(name, tmp_path):
             continue
         same = torch.equal(a, b) and a.dtype == b.dtype if isinstance(a, torch.Tensor) else a == b
         assert same, field.name
+
+
+def test_arrays_of_numpy_are_read_or_refused():
+    values = np.arange(6.0).reshape(2, 3)
+
+    def written(array, version=(1, 0)):
+        np.lib.format.write_array(file := io.BytesIO(), array, version)
+        return file.getvalue()
+
+    assert from_npy(written(values)).tolist() == from_npy(written(values, (2, 0))).tolist() == values.tolist()
+    wrong = written(np.asfortranarray(values)), written(1j * values)
+    for content in (b"", written(values)[:10], b"PNG" + bytes(20), *wrong):
+        with pytest.raises(explainers.ExplainerError):
+            from_npy(content)
 
 
 def test_explanations_have_a_short_repr_and_keep_no_reference_to_the_model():
