@@ -132,6 +132,8 @@ def drawn(lines, **options):
     paths = re.findall(r'<path d="M([^"]*)" fill="none" stroke="#[^>]*stroke-width="1.8"', html)
     points = [[tuple(map(float, point.split())) for point in path.split(" L")] for path in paths]
     chart.image()
+    ends = [point for mark in chart.marks for point in getattr(mark, "points", ())]
+    assert all(0 <= x <= 336 and 0 <= y <= chart.height for x, y in ends)
     return [text for *_, text in sorted(labels)], [text for *_, text in texts], points
 
 

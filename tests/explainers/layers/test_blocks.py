@@ -47,6 +47,8 @@ def test_blocks_and_skips_of_a_network_in_one_forward() -> None:
     assert (reasons["gate.squeeze"], reasons["side"], reasons["end"]) == ("one cell", "bypassed", "")
     found = network_blocks(plain(), random_images())
     assert len(found.blocks) >= 2 and not found.skips
+    around = Written(lambda net, x: net.fc((2 * x[:, :1] + net.conv(x)).mean((2, 3))), conv=conv(3), fc=nn.Linear(4, 5))
+    assert list(network_blocks(around.double().eval(), random_images()).skips) == [SkipConnection(0, 1)], "of the image"
 
 
 def test_between_encoder_and_decoder_each_resolution_has_blocks() -> None:

@@ -148,6 +148,11 @@ CHANGES: dict[str, Change] = {
     "images written to rows": lambda x: x.new_zeros(x.shape).index_copy(0, torch.arange(len(x)), x),
     "crop in patches": lambda x: x[:, :, 20:52, 8:40].unflatten(2, (16, 2)).mean(3),
     "constant offsets": lambda x: deformed(x, torch.tensor([8.0, -6.0]).view(1, 2, 1, 1)),
+    "quarter turn of a transposed image": lambda x: x.mT.rot90(1, (2, 3)),
+    "three quarter turns": lambda x: x.rot90(3, (2, 3)).mT.rot90(2, (2, 3)),
+    "average pool": lambda x: F.avg_pool2d(x, 13, 1),
+    "max pools": lambda x: F.max_pool2d(F.max_pool2d(x, 11, 1), 4, 1, 0, 3),
+    "columns one by one": lambda x: torch.cat([x[..., k : k + 1] for k in range(8, 64)], -1),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
@@ -274,7 +279,7 @@ def test_whatever_draws_resizes_or_measures_places_a_map():
     fused = explainers.fuse([raw, right], placements=[found.placement, None])
     assert torch.equal(fused, right)
     smoothed = explainers.smooth("grad_cam", sigma=0.0, samples=2)(net, x, 0, layer="second")
-    assert torch.equal(explainers.place(smoothed.mean, smoothed.placement), right)
+    assert torch.equal(smoothed.mean, raw) and smoothed.placement == found.placement
     augment = explainers.Augment(flip=True, zoom=0, turn=0, shift=0)
     aligned = explainers.smooth("grad_cam", augment=augment, samples=2)(net, x, 0, layer="second")
     assert aligned.placement is None and center_of(aligned.mean[0]) == pytest.approx(OBJECT, abs=4)
@@ -315,6 +320,12 @@ def test_placement_by_hand():
     # Centers 4, 8 and 12 of 16 pixels: a grid of 2-pixel cells with centers 1, 3, 5, ..., linear in between.
     placed = explainers.place(maps, Placement(((8.0,), (4.0, 8.0, 12.0)), (16, 16)))[0, 0]
     assert placed.tolist() == [0, 1, 1.25, 1.75, 2.25, 2.75, 3, 0]
+    placed = explainers.place(maps, Placement(((8.0,), (2.8, 6.8, 10.8)), (16, 16)))[0, 0]
+    assert placed.tolist() == pytest.approx([1, 1.05, 1.55, 2.05, 2.55, 3, 0, 0])
+    # Centers that differ by rounding: neither cell is lost.
+    twice = Placement(((2.0,), (2.0, 6.0, 6.0 + 1e-9, 10.0)), (4, 12))
+    placed = explainers.place(torch.tensor([[[1.0, 2.0, 4.0, 3.0]]]), twice)[0, 0]
+    assert placed.tolist() == pytest.approx([1, 1.25, 1.75, 3.75, 3.25, 3])
     rows, columns = Placement(((2.0,), (6.0, 10.0)), (4, 12)).sources()
     assert rows == [0] and columns == [None, 0, 1]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import explainers
 from explainers import default_layer, explain, feature_maps, grad_cam, list_layers
 from tests.support.calls import codes
-from tests.support.nets import act_grad, as_maps, random_images
+from tests.support.nets import Written, act_grad, as_maps, random_images
 from tests.support.oracles.attention import two_blocks
 from tests.support.token_nets import conv_next, max_vit, plain_vit, swin_v1, swin_v2, vit
 
@@ -103,3 +104,11 @@ def test_tokens_split_into_heads_and_windows_are_not_grids():
     inside = [each for each in list_layers(plain_vit(1), random_images(1, 3, 32, 128)) if "_norm" in each.name]
     windows = [each for each in list_layers(max_vit(), random_images(1, 3, 64, 64)) if ".attn_layer" in each.name]
     assert inside and windows and not any(each.grid for each in inside + windows)
+
+
+def test_a_part_of_the_tokens_has_no_grid():
+    """Half of them, which need not be whole rows."""
+    parts = {"patch": nn.Conv2d(3, 4, 4, 4), "mix": nn.Linear(4, 4), "head": nn.Linear(4, 3)}
+    net = Written(lambda net, x: net.head(net.mix(net.patch(x).flatten(2).mT[:, :128]).mean(1)), **parts).double()
+    grids = {layer.name: layer.grid for layer in list_layers(net.eval(), random_images(1, 3, 64, 64))}
+    assert grids == {"patch": (16, 16), "mix": None, "head": None}

@@ -53,6 +53,8 @@ def test_p102_shapley_values_are_exact_if_all_coalitions_are_evaluated():
     expected = shapley_map(net, x, CLASSES, 2, 2)
     for method in (kernel_shap, shapley_sampling):
         torch.testing.assert_close(method(net, x, CLASSES, masks=(2, 2)), expected, rtol=1e-9, atol=1e-12)
+    for method in (kernel_shap, lime):  # 16 samples are enough, so no seed has an effect
+        assert torch.equal(*(method(net, x, CLASSES, masks=(2, 2), samples=16, seed=seed) for seed in (0, 1)))
     # 13 permutations of 5 steps cost 65 evaluations, all coalitions but two 62.
     found = shapley_sampling(net, x, CLASSES, masks=(2, 3), samples=13)
     torch.testing.assert_close(found, shapley_map(net, x, CLASSES), rtol=1e-9, atol=1e-12)

@@ -162,6 +162,29 @@ def test_two_layers_next_to_a_third_stay_apart_with_an_activation_or_another_inp
     assert rel(lrp(nets[0], x, CLASSES), lrp(nets[1], x, CLASSES)) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("size", "padding", "up"),
+    [
+        (3, 1, {"kernel_size": 3, "padding": 1}),
+        (3, 1, {"kernel_size": 1, "stride": 16}),
+        ((12, 16), 0, {"kernel_size": 1, "padding": 1}),
+    ],
+)
+def test_only_a_layer_of_single_positions_is_merged_with_the_one_before(size, padding, up):
+    """Oracle: a ReLU between them, which changes nothing else. Outputs of one cell are broadcast."""
+    base, down = (nn.Conv2d(3, channels, size, padding=padding) for channels in (6, 2))
+    parts = {"base": base, "down": down, "up": nn.Conv2d(2, 6, **up), "fc": nn.Linear(6, 7)}
+
+    def forward(net, x):
+        return net.fc((net.base(x) + net.up(net.act(net.down(x)))).relu().mean((2, 3)))
+
+    nets = [settle(Written(forward, act=act, **parts).double()) for act in (nn.ReLU(), nn.Identity())]
+    for net in nets:
+        net.down.weight.data.abs_()
+    found = [lrp(net, random_images().abs(), CLASSES) for net in nets]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-12)
+
+
 class Low(nn.Module):
     """A parametrization by a low-rank change of the weight."""
 
