@@ -176,3 +176,7 @@ def test_a_decision_for_images_of_one_size_only_is_noticed():
     alone = [grad_cam(Large(), image, 1) for image in large.split(1)]
     assert "decides_by_image" in [finding.code for finding in found.findings[0]]
     assert rel(found.map, torch.cat(alone)) < 1e-5
+    net, one = Large(), large[:1]
+    for images in (nets.lights(), one):
+        saliency(net, images, 1)  # does not look for decisions in another size
+    assert "decides_by_image" in [finding.code for finding in explain("grad_cam", net, one, 1).findings[0]]

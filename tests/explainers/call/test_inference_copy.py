@@ -103,6 +103,8 @@ def test_a_compiled_copy_gives_the_same_map_with_one_compilation(network, monkey
         found = explain(name, network, IMAGES, compile=True, **options)
         torch.testing.assert_close(found.map, expected.map, rtol=1e-4, atol=1e-6)
     assert len(compiler.networks) == len(compiler.shapes) == 1
+    norms = [module for module in compiler.networks[0].modules() if isinstance(module, nn.BatchNorm2d)]
+    assert not norms, "each is a part of the convolution before it"
 
 
 def test_compilation_with_other_scores_or_without_effect_is_refused(network, monkeypatch) -> None:

@@ -139,12 +139,15 @@ def test_metrics_smoothing_and_functions_as_forward_run_rows_alone(function):
 
 
 def test_a_network_that_needs_its_batch_and_combines_rows_is_refused():
-    def pairs(x):
-        assert len(x) == 2, "pairs only"
-        return x - 0.5 * x.mean(0)
+    """Each row depends on the other, or only one of them."""
 
-    with pytest.raises(UnsupportedModel, match="combines the images of a batch.*single image"):
-        saliency(Applied(pairs), IMAGES, 1)
+    def pairs(x, weights):
+        assert len(x) == 2, "pairs only"
+        return torch.tensordot(torch.tensor(weights), x, 1)
+
+    for weights in ([[0.75, -0.25], [-0.25, 0.75]], [[1.0, 0.0], [0.5, 1.0]], [[1.0, 0.5], [0.0, 1.0]]):
+        with pytest.raises(UnsupportedModel, match="combines the images of a batch.*single image"):
+            saliency(Applied(partial(pairs, weights=weights)), IMAGES, 1)
 
 
 def test_equal_rows_with_different_outputs_are_found():
@@ -213,6 +216,14 @@ def test_a_call_leaves_all_buffers_as_they_were(call: str) -> None:
         for _ in range(2):
             with nothing_left(net, BRIGHT):
                 CALLS[call](net)
+
+
+def test_an_exported_graph_runs_with_other_buffers_for_one_call() -> None:
+    """It cannot be copied."""
+    net = torch.export.export(Observed(), (BRIGHT[:1],)).module()
+    for _ in range(2):
+        with nothing_left(net, BRIGHT):
+            assert "buffers_written" in codes(net, BRIGHT[:1])
 
 
 def codes_of_writing(net: nn.Module, **options: Any) -> set[str]:

@@ -109,6 +109,14 @@ def test_noise_has_the_scale_of_each_input():
     torch.testing.assert_close(found, (expected[0], 100 * expected[1]), rtol=1e-6, atol=1e-12)
 
 
+def test_what_is_known_about_one_function_is_not_assumed_of_another():
+    net, inputs = Fusion(), images()
+    for mixes in (False, True):
+        function = lambda a, b, mixes=mixes: net(a, b) - 0.5 * mixes * net(a, b).mean(0)  # noqa: E731
+        for found in explain("saliency", net, inputs, 1, forward=function):
+            assert [finding.code for finding in found.findings[0]] == ["rows_depend"] * mixes
+
+
 def parts(found):
     """The explanations or maps of all inputs, or that of a layer."""
     return found if isinstance(found, tuple) else (found,)

@@ -147,6 +147,8 @@ def test_a_fit_that_stops_and_continues_is_one_fit(method, stop):
 def test_one_image_is_enough_and_bad_input_is_refused():
     net, images = residual(), random_images(3)
     assert len(found_in(net, images[:1], "nmf")) == 4
+    one_by_one = nn.Sequential(nn.Conv2d(3, 6, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    assert len(find_concepts(one_by_one, random_images(1, 3, 2, 2), "0", 4, "pca")) == 4, "as many as cells"
     with pytest.raises(explainers.NoSpatialOutput):
         find_concepts(net, images, list(dict(net.named_children()))[-1])
     for options in ({"k": 0}, {"method": "ica"}, {"k": 10_000}, {"k": 7, "method": "pca"}, {"seed": -1}):
@@ -253,6 +255,10 @@ def test_wrong_input_is_refused():
     others = random_images(48, seed=2)
     for concept, random in ((images[:1], others), (images, others[:9]), (images, [others])):
         with pytest.raises(BadOption):
+            tcav(net, images, 2, concept_images=concept, random_images=random, layer="act1")
+    broken = torch.cat([images, others[:5]]).index_fill(0, torch.tensor([7]), torch.nan)
+    for concept, random in ((broken, others), (others[:8], [others[:8]] * 5 + [broken])):
+        with pytest.raises(explainers.BadImages):
             tcav(net, images, 2, concept_images=concept, random_images=random, layer="act1")
     with pytest.raises(BadOption, match="separated"):
         tcav(net, images, 2, concept_images=others[:8], random_images=others[8:], layer="act1")

@@ -73,6 +73,9 @@ def test_diversity_makes_images_differ():
         return float((grams @ grams.T).sum())
 
     assert similarity(1.0) < similarity(0.0) - 0.01
+    net, last = residual(), unit("fc", 2)  # without positions
+    one, other = (feature_visualization(net, last, images=2, diversity=weight, **SMALL) for weight in (0.0, 9.0))
+    assert not torch.allclose(one.images, other.images, atol=1e-3)
 
 
 def test_scores_are_those_of_the_images():

@@ -137,10 +137,8 @@ def song(x, y):
     """Unbiased CKA of features [n, p] and [n, q]: Song et al. 2012, equation 5, from its definition, in float64."""
 
     def hsic(k, m):  # the mean over all quadruples of different images
-        n, total = len(k), 0.0
-        for i, j, q, r in itertools.permutations(range(n), 4):
-            total += float(k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q]))
-        return total / math.perm(n, 4)
+        i, j, q, r = torch.tensor([*itertools.permutations(range(len(k)), 4)]).T
+        return float((k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q])).mean())
 
     k, m = (each.double() @ each.double().T for each in (x, y))
     return hsic(k, m) / math.sqrt(hsic(k, k) * hsic(m, m))
@@ -153,14 +151,15 @@ def random_features(*sizes, seed=0):
 
 def test_cka_and_its_interval_by_hand():
     x, noise, turn = random_features((8, 5), (8, 2), (5, 5))
-    y = x[:, :2] + 0.5 * noise
-    value, low, high = linear_cka(gram_matrix(x), gram_matrix(y))
-    without = [song(*(torch.cat([each[:n], each[n + 1 :]]) for each in (x, y))) for n in range(8)]
-    z = torch.tensor(without).double().atanh()
-    half = stats.t.ppf(0.975, 7) * float(((z - z.mean()).square().sum() * 7 / 8).sqrt())
-    assert value == pytest.approx(song(x, y))
-    middle = math.atanh(value)
-    assert (low, high) == pytest.approx((max(0, math.tanh(middle - half)), math.tanh(middle + half)))
+    for y in (x[:, :2] + 0.5 * noise, x.flip(0)):
+        value, low, high = linear_cka(gram_matrix(x), gram_matrix(y))
+        without = [song(*(torch.cat([each[:n], each[n + 1 :]]) for each in (x, y))) for n in range(8)]
+        z = torch.tensor(without).double().atanh()
+        half = stats.t.ppf(0.975, 7) * float(((z - z.mean()).square().sum() * 7 / 8).sqrt())
+        assert value == pytest.approx(song(x, y))
+        middle = max(0, math.atanh(value))
+        assert (low, high) == pytest.approx((max(0, math.tanh(middle - half)), math.tanh(middle + half)))
+    assert value < 0, "unrelated features may have a negative estimate"
 
     turned = 3 * x @ torch.linalg.qr(turn)[0] + 7
     assert linear_cka(gram_matrix(x), gram_matrix(turned)) == pytest.approx((1, 1, 1))

@@ -51,6 +51,16 @@ def test_scores_are_those_of_the_changed_output_by_hand(value, new):
     assert "relu1, 2 channels" in repr(result)
 
 
+def test_a_network_without_classes_has_the_score_of_the_target():
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1)).double(), images()
+    for target in (lambda maps: maps[:, 2].mean((1, 2)), explainers.MaskScores(torch.ones(10, 14), 2)):
+        result = intervene(net, x, "1", target, value=1.5)
+        constant = (net[2].weight[2].sum() * 1.5 + net[2].bias[2]).detach()
+        assert (result.after == constant).all()
+        torch.testing.assert_close(result.before[:, 0], net(x)[:, 2].mean((1, 2)).detach())
+        assert torch.equal(result.after[:, 0], result.target_after) and result.score == "logit"
+
+
 def test_cells_change_only_where_they_are():
     net, x = plain(), images()
     cells, mask = [(0, 1), (3, 2)], torch.zeros(12, 16, dtype=torch.bool)

@@ -178,6 +178,7 @@ def quantized() -> nn.Module:
 def test_refusals_name_what_was_given_and_what_to_do():
     plainly, images = plain().float(), random_images().float()
     scripted, wrong = torch.jit.script(plain().float()), unit("conv1", 1)
+    exported = torch.export.export(plain().float(), (images,)).module()
     cases = [
         (BadOption, "order='up'.*cascade", plainly, "saliency", {"order": "up"}),
         (BadOption, "seeds=0", plainly, "saliency", {"seeds": 0}),
@@ -188,7 +189,8 @@ def test_refusals_name_what_was_given_and_what_to_do():
         (BadOption, "forward= is not supported", plainly, "saliency", {"forward": plainly}),
         (BadTarget, "reads layer 'conv1'", plainly, "saliency", {"target": wrong}),
         (BadTarget, "Class 9 does not exist", plainly, "saliency", {"target": 9}),
-        (UnsupportedModel, "scripted", scripted, "saliency", {}),
+        (UnsupportedModel, "The model is scripted", scripted, "saliency", {}),
+        (UnsupportedModel, "exported", exported, "saliency", {}),
         (UnsupportedModel, "A part of the network is scripted", nn.Sequential(scripted), "saliency", {}),
         (UnsupportedModel, "packed weights cannot be randomized", quantized(), "occlusion", {}),
         (UnsupportedModel, "original's layer 'net.conv1'", Bound(plain().float()).eval(), "saliency", {}),
