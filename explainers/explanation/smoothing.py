@@ -154,10 +154,11 @@ def smooth(
             def work(chunk: range) -> None:
                 changed, own, inverse = next(variants)
                 map = calls.call(model, changed, target, {**options, **own})
-                if map is not None and kind is not None:
+                if map is None:
+                    return
+                if kind is not None:
                     map, calls.placement = place(map, calls.placement), None
-                if map is not None:
-                    calls.moments.add(*inverse(map))
+                calls.moments.add(*inverse(map))
 
             loop.run(count, 1, work, calls.best)
         return Smoothed(calls.moments.mean(), calls.moments.std(), calls.moments.n, count, calls.placement)

@@ -179,4 +179,5 @@ def test_a_decision_for_images_of_one_size_only_is_noticed():
     net, one = Large(), large[:1]
     for images in (nets.lights(), one):
         saliency(net, images, 1)  # does not look for decisions in another size
-    assert "decides_by_image" in [finding.code for finding in explain("grad_cam", net, one, 1).findings[0]]
+    for method in ("grad_cam", "saliency"):  # what the first one finds out, the second one knows
+        assert "decides_by_image" in [finding.code for finding in explain(method, net, one, 1).findings[0]]

@@ -170,6 +170,7 @@ BROKEN: list[tuple[str, str, Callable[..., Tensor]]] = [
     ("no_side_effects_after_error", "weights stay frozen",
      around(lambda m: m.requires_grad_(False), lambda m, _: m.requires_grad_())),
     ("no_side_effects", "clears gradients", lambda m, x, t=None: m.zero_grad() or good(m, x, t)),
+    ("no_side_effects_after_error", "clears gradients", lambda m, x, t=None: m.zero_grad() or good(m, x, t)),
     ("no_side_effects_after_error", "swallows errors", swallows_errors),
     ("no_side_effects_after_error", "swallows errors of the backward pass", swallows_errors_of_the_backward_pass),
     ("no_side_effects_after_error", "another error", replaces_errors),

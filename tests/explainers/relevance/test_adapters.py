@@ -165,7 +165,7 @@ def test_two_layers_next_to_a_third_stay_apart_with_an_activation_or_another_inp
 @pytest.mark.parametrize(
     ("size", "padding", "up"),
     [
-        (3, 1, {"kernel_size": 3, "padding": 1}),
+        (3, 1, {"kernel_size": (12, 16)}),
         (3, 1, {"kernel_size": 1, "stride": 16}),
         ((12, 16), 0, {"kernel_size": 1, "padding": 1}),
     ],
