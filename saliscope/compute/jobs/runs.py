@@ -146,10 +146,17 @@ def start(
 
 
 def is_heard(run: Run) -> bool:
-    """Wait until somebody listens to a run, and return whether anybody does; it has computed meanwhile."""
-    while not run.visitor.is_listening and not run.cancelled:
-        time.sleep(0.01)  # the stream is opened after the answer to the request, within one round trip
-    return run.visitor.is_listening
+    """Wait until somebody listens to a run, and return whether anybody does; it has computed meanwhile.
+
+    The stream is opened after the answer to the request, within one round trip. The user may have stopped the run
+    before, and then waits for its last answer.
+    """
+    visitor = run.visitor
+    while not visitor.is_listening and not run.superseded:
+        if time.monotonic() - max(visitor.last_heard, run.began) > limits.UNHEARD:
+            break
+        time.sleep(0.01)
+    return visitor.is_listening
 
 
 def end_unheard() -> int:

@@ -34,7 +34,9 @@ class Strip extends Component {
     this.sign = make("i", { "aria-hidden": "true" });
     this.sentence = make("span", {});
     this.verdict = make("p", { class: "hl-trust-verdict" }, this.sign, this.sentence);
-    this.root.replaceChildren(this.buildHead(), this.verdict, this.buildCurves());
+    this.line = make("p", { class: "hl-quiet", role: "status" });
+    const answer = make("div", { class: "hl-trust-answer" }, this.verdict, this.line);
+    this.root.replaceChildren(this.buildHead(), answer, this.buildCurves());
     explain(this.root);
     new ResizeObserver(() => this.plot()).observe(this.curves);
     new IntersectionObserver(() => this.autoStart()).observe(element);
@@ -43,7 +45,6 @@ class Strip extends Component {
 
   buildHead() {
     const { terms } = this;
-    this.line = make("p", { class: "hl-quiet", role: "status" });
     this.checkButton = makeButton(terms.ask, () => this.start("focus"));
     this.randomizeButton = makeButton(terms.weights, () => this.start("submit"));
     this.stopButton = makeButton(terms.stop, () => {
@@ -53,7 +54,7 @@ class Strip extends Component {
     this.stopButton.setAttribute("aria-label", terms.stop_name);
     const title = make("h2", { class: "hl-title", text: terms.title });
     const buttons = [this.checkButton, this.randomizeButton, this.stopButton];
-    return make("div", { class: "hl-trust-head" }, title, this.line, ...buttons);
+    return make("div", { class: "hl-trust-head" }, title, ...buttons);
   }
 
   buildCurves() {

@@ -80,6 +80,7 @@ def test_a_method_is_found_and_selected_by_keyboard(visit: Visit) -> None:
     assert not visit.sent(sent, "queue/join"), "Tab selects nothing"
 
 
+@pytest.mark.slow
 def test_typing_replaces_the_old_name_and_finds_a_row(first_view: Visit) -> None:
     page = first_view.page
 

@@ -265,6 +265,7 @@ def test_a_factorization_is_one_colored_image_and_every_plane_has_a_page(visit: 
     expect(planes.locator(".hl-pager")).to_be_hidden()
 
 
+@pytest.mark.slow
 def test_the_link_of_a_class_and_its_small_map(first_view: Visit) -> None:
     """The three most likely classes have small maps; a click on one explains the class and moves nothing."""
     visit, page = first_view, first_view.page

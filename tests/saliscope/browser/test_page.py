@@ -153,6 +153,7 @@ def test_options_belong_to_the_method_and_an_invalid_one_is_reported_at_its_fiel
     expect(page.locator("#hl-api pre").first).to_contain_text("'samples': 4")
 
 
+@pytest.mark.slow
 def test_a_link_to_an_unknown_model_shows_the_default_model_with_a_notice(visit: Visit) -> None:
     """A model that cannot be downloaded is reported too."""
     page = visit.open("?model=resnet5000&example=cat").page

@@ -56,6 +56,7 @@ def test_the_network_is_drawn_with_its_sizes_maps_and_norms(first_view: Visit) -
     assert norm == float(f"{row[235].double().norm() / 7:.4g}")
 
 
+@pytest.mark.slow
 def test_a_preview_equals_the_map_of_its_layer_and_makes_no_request(first_view: Visit) -> None:
     """Oracle: Grad-CAM at that layer, after it is selected. Meanwhile, what is said about the map is dim."""
     visit, page, bar = first_view, first_view.page, first_view.page.locator("#hl-overlay .hl-ends")

@@ -81,6 +81,7 @@ def test_the_true_class_and_more_classes(visit: Visit) -> None:
     expect(side.get_by_role("combobox", name="True class"), "another image").to_have_value(re.compile("not set"))
 
 
+@pytest.mark.slow
 def test_map_network_and_predictions_are_in_one_view_and_nothing_moves(first_view: Visit) -> None:
     """The sentence keeps one line, and the slider of partial maps has its place before it appears."""
     visit, page, size = first_view, first_view.page, first_view.page.viewport_size
@@ -270,6 +271,7 @@ def test_a_model_that_is_typed_before_the_list_arrives_is_selected(visit: Visit)
     expect(page.locator("#hl-status .hl-line")).to_contain_text(re.compile("ResNet-18.*is still selected"))
 
 
+@pytest.mark.slow
 def test_the_reason_stays_if_the_former_model_has_not_answered_yet(visit: Visit) -> None:
     """A model that cannot be loaded is chosen while the answer for a new image is missing."""
     page, held = visit.open().page, list[Any]()
@@ -302,8 +304,8 @@ def test_the_top_prediction_is_kept_for_other_images_and_the_link_follows(visit:
     expect(field, "the shown link follows").to_have_value(re.compile("opacity=40"))
 
 
-def test_a_shared_link_has_our_preview_and_the_menu_leads_to_help(first_view: Visit) -> None:
-    page, address = first_view.page, first_view.address
+def test_a_shared_link_has_our_preview_and_the_menu_leads_to_help(small_view: Visit) -> None:
+    page, address = small_view.page, small_view.address
     text = page.request.get(f"{address}/?example=cat").text()
     metas = dict(re.findall(r'<meta (?:name|property)="((?:og|twitter):\w+|description)" content="([^"]*)">', text))
     assert text.count('"og:title"') == text.count('"og:image"') == text.count('"twitter:title"') == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -186,17 +187,20 @@ def test_an_answer_is_only_sent_to_a_session_with_a_stream(monkeypatch: pytest.M
     def ask() -> list[str]:
         return list(run_job("reads-nothing", lambda run: iter(["large"]), lambda text: f"error: {text}"))
 
-    visitor, sent = visitors.arrive("reads-nothing", "1.1.1.1"), list[str]()
-    thread = threading.Thread(target=lambda: sent.extend(ask()))
-    thread.start()
-    while not runs.running():
-        time.sleep(0.01)
-    assert sent == []
-    runs.stop_all()
-    thread.join(5)
-    assert not thread.is_alive() and sent == []
+    visitor = visitors.arrive("reads-nothing", "1.1.1.1")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask)
+        while not runs.running():
+            time.sleep(0.01)
+        runs.stop("reads-nothing")
+        time.sleep(0.05)
+        assert not answer.done(), "stopped before its stream is open: the visitor waits for the last answer"
+        with visitor.listening():
+            assert answer.result(5) == ["large"]
+        monkeypatch.setattr(limits, "UNHEARD", 0.1)
+        assert pool.submit(ask).result(5) == []
+        monkeypatch.undo()
     with visitor.listening():
-        assert ask() == ["large"]
         monkeypatch.setattr(limits, "JOBS", 0)
         (message,) = ask()
     assert message.startswith("error: 0 requests are in progress") and "Try again" in message

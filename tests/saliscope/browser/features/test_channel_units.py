@@ -68,7 +68,13 @@ def test_names_have_their_test_and_channels_are_found_by_word_or_number(view: Vi
     expect(page.locator("#hl-opened")).not_to_contain_text("AUC")
     tile(view, 3).click()
     expect(unit).to_contain_text("tabby")
-    for choice, name in (("layer", "stages.1 "), ("model", "A network of 3 channels")):  # without an index
+
+
+@pytest.mark.slow
+def test_names_go_with_a_layer_or_a_model_without_an_index(view: Visit) -> None:
+    page, unit = view.page, view.page.locator("#hl-unit")
+    expect(unit).to_contain_text("tabby")
+    for choice, name in (("layer", "stages.1 "), ("model", "A network of 3 channels")):
         view.after(partial(view.choose, choice, name), "opened")
         expect(page.locator(PANE)).to_have_attribute("data-old", "false")
         expect(page.locator("select[name=show]")).to_be_hidden()

@@ -7,6 +7,8 @@ import re
 import urllib.parse
 import zipfile
 
+import pytest
+
 from tests.saliscope.browser.conftest import WRITE_DELAY, Visit, expect
 
 LINE, ROWS = ".hl-erase-status .hl-line", ".hl-erase-predictions tbody"
@@ -118,6 +120,7 @@ OLD = """() => Object.fromEntries([...document.querySelectorAll(".hl-erase-views
   (part) => [part.querySelector("h2").textContent, getComputedStyle(part).opacity < 0.6]))"""
 
 
+@pytest.mark.slow
 def test_new_predictions_do_not_wait_for_a_slow_map(visit: Visit) -> None:
     """They replace the old ones, which dim at the click; the map after the edit stays dim until it is new."""
     page = visit.open("?method=occlusion&options=" + urllib.parse.quote('{"window": 100}')).page

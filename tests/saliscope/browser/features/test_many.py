@@ -71,6 +71,7 @@ def write_animals(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_visitors_images_are_indexed_for_the_channels_of_this_session(window: Any, tmp_path: Path) -> None:
     """With progress, names from the folders, crops with the photo; then another network removes the index."""
     visit, other = window().open("?model=bands3&example=cat"), window()

@@ -86,6 +86,7 @@ def test_an_answer_leads_to_its_evidence(reader) -> None:
     expect(row).to_contain_text("dog")
 
 
+@pytest.mark.slow
 def test_every_table_sorts_and_links_to_its_images(reader) -> None:
     for section in ("classes", "confusions", "relevance", "findings", "about"):
         for header in reader.locator(f"#{section} thead th button").all():
@@ -181,6 +182,7 @@ def test_a_map_is_drawn_as_in_the_app(reader, page_file: Path) -> None:
     assert np.abs(plain - wanted).mean() > 20, "the map must not be empty"
 
 
+@pytest.mark.slow
 def test_all_images_are_printed(reader) -> None:
     """Also those that were never scrolled to, and those below "Show more"."""
     blank = "[...document.querySelectorAll('canvas:not(#stage)')].filter((each) => !('drawn' in each.dataset)).length"

@@ -43,6 +43,7 @@ def test_a_stopped_method_does_not_restart_and_a_late_request_does_not_replace_a
     assert "at stages.3 of" in visit.status
 
 
+@pytest.mark.slow
 def test_a_fast_request_is_answered_before_another_users_slow_run_and_the_latest_choice_replaces_it(
     visit: Visit, window: Any
 ) -> None:
