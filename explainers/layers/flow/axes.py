@@ -207,11 +207,11 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
         return axis
     if step == 1 and start <= axis.before and end >= size - axis.after:
         return axis._replace(before=axis.before - start, after=axis.after - (size - end))
-    if end <= axis.before or start >= size - axis.after or axis.before or axis.after:
+    if end <= axis.before or start >= size - axis.after:
         return OTHER
-    if len(axis.factors) == 1:
+    if len(axis.factors) == 1 and not axis.before and not axis.after:
         return Axis((_slice_factor(axis.factors[0], range(start, start + count * step, step)),), lost=axis.lost)
-    return OTHER
+    return Axis(lost=axis.lost or "a slice across height and width") if axis.kinds & SPATIAL else OTHER
 
 
 def _slice_factor(factor: Factor, entries: range) -> Factor:

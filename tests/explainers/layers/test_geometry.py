@@ -236,6 +236,7 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "conjugate": ("filter", lambda x: torch.fft.ifft2(torch.fft.fft2(x).conj()).real),
     "cosine transform": ("matrix product", lambda x: COSINES.T @ x @ COSINES),
     "rows of another length": ("reshape", lambda x: x[..., :48].reshape(len(x), 3, 96, 32)),
+    "rows of flattened pixels": ("slice", lambda x: x.flatten(2)[..., :2048].unflatten(2, (32, 64))),
     "quarter turn": ("shape", lambda x: x.rot90(1, (2, 3))),
     "shuffled columns": ("permutation", lambda x: x[..., torch.arange(64) * 23 % 64]),
     "mirrored in place": ("different positions", mirrored_in_place),
