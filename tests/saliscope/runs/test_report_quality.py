@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 from pathlib import Path
@@ -20,7 +21,7 @@ from saliscope.runs.report.analysis import maps as map_pass
 from saliscope.runs.report.analysis.clusters import project
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import find_label_errors
-from saliscope.runs.report.analysis.slices import divide, find_slices, lower
+from saliscope.runs.report.analysis.slices import divide, find_slices, folders, lower, more_mistakes
 from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size
 from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.shards import open_run
@@ -115,6 +116,33 @@ def test_slices_with_a_lower_accuracy_are_found():
     assert found.worst[0].rate.count == (camera == 2).sum() and found.worst[0].rest.count == (camera != 2).sum()
 
 
+def test_mistakes_are_expected_within_each_label():
+    """Oracle: all 6 × 15 ways to choose 1 of 6 and 2 of 6 images, of which 2 and 3 are mistakes."""
+    first, second = ([*itertools.combinations([1] * m + [0] * (6 - m), n)] for m, n in ((2, 1), (3, 2)))
+    sums = [sum(a) + sum(b) for a, b in itertools.product(first, second)]
+    of_labels = np.array([1, 2]), np.array([2, 3]), np.array([6, 6])
+    for wrong in ([0, 0], [1, 1], [0, 2], [1, 2]):
+        p = np.mean([each >= sum(wrong) for each in sums])
+        assert more_mistakes(np.array(wrong), *of_labels) == pytest.approx(p)
+    one_label = more_mistakes(*(np.array([each]) for each in (2, 2, 3, 6)))
+    assert one_label == pytest.approx(3 / 15)
+    camera = pa.array(["a", "b"] * 60)
+    found = find_slices({"camera": camera}, np.array([0, 1] * 60, "i1"), np.array([0, 1] * 60))
+    assert not found.worst and "same labels without it" in found.skipped["camera"], "each camera has its own label"
+
+
+def test_folders_are_those_below_the_common_one():
+    found = folders(pa.chunked_array([["run/a/x/1.png", "run/a/y/2.png", "run/b/x/3.png", "run/4.png"]]))
+    assert {name: values.to_pylist() for name, values in found.items()} == {
+        "folder, level 1": ["run/a", "run/a", "run/b", None],
+        "folder, level 2": ["run/a/x", "run/a/y", "run/b/x", None],
+        "folder name, level 2": ["x", "y", "x", None],
+    }
+    two = folders(pa.chunked_array([["run/a/1.png", "run/b/2.png"]]))
+    assert {name: values.to_pylist() for name, values in two.items()} == {"folder, level 1": ["run/a", "run/b"]}
+    assert folders(pa.chunked_array([["run/1.png", "run/2.png"]])) == folders(pa.chunked_array([["1.png"]])) == {}
+
+
 def test_few_noise_slices_are_reported():
     """Of 100 data sets without a difference, at most 5% and a few by chance report any slice."""
     random = np.random.default_rng(1)
@@ -198,6 +226,22 @@ def test_a_large_run_is_sampled(tmp_path, monkeypatch):
     part = page_text(page_of(open_run(tmp_path), tmp_path))
     assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
     assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
+
+
+def test_a_sample_has_the_same_number_of_each_class(tmp_path, monkeypatch):
+    """Classes of 8, 40 and 60 maps and room for 64: all of the first, and 28 of each other."""
+    labels = [0] * 8 + [1] * 40 + [2] * 60
+    rows = [row(f"{k:03d}", None, None, label, 0.9, [[1]], "abc") for k, label in enumerate(labels)]
+    columns = Columns(store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA)))
+    large = 2**9, 2**9  # of which 32 have all the cells that a sample may have
+    for most, size, count in (
+        (108, (1, 1), (8, 40, 60)), (64, (1, 1), (8, 28, 28)), (63, (1, 1), (8, 27, 27)), (64, large, (8, 12, 12)),
+        (30, (1, 1), (8, 11, 11)), (9, (1, 1), (8, 10, 10)),
+    ):  # fmt: skip
+        monkeypatch.setattr(map_pass, "SAMPLE", most)
+        chosen = map_pass.choose_sample(columns, size)
+        assert tuple(part.sum() for part in np.split(chosen, (8, 48))) == count
+    assert chosen[8] and chosen[47] and not chosen[9], "evenly spaced"
 
 
 def test_means_and_shares_are_those_of_all_maps(tmp_path):
