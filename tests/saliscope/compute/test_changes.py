@@ -100,6 +100,8 @@ def test_what_cannot_be_edited_says_why() -> None:
     ):
         with pytest.raises(Refused, match=message):
             ask(edit)
+    with pytest.raises(Refused, match="no map to start from"):
+        ask("invert", image=None)
     for second in ({"example": "nothing"}, {"file": "/etc/passwd"}):
         with pytest.raises(Refused):
             second_image(second)
