@@ -111,8 +111,7 @@ def test_a_folder_with_a_low_accuracy_is_found(tmp_path):
     assert all(batch[row] == 2 for row in found.rows)
     # One batch of one folder: neither the folder, of which it is a quarter, nor the batches with its name.
     predictions = np.where((np.arange(320) // 4 % 8 == 6) & (np.arange(320) % 3 > 0), (labels + 2) % 4, labels)
-    data = made_run(tmp_path, labels, predictions, path=half_of, unsure=0.3)
-    (found,) = faults(data)
+    (found,) = faults(made_run(tmp_path, labels, predictions, path=half_of, unsure=0.3))
     assert "in the folder all/1/batch2 is " in found.problem
     # A class with a low accuracy is not a folder with a fault, although it has a folder of its own.
     predictions = np.where((labels == 2) & (np.arange(320) % 3 > 0), 3, labels)

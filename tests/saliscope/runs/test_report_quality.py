@@ -16,7 +16,6 @@ from pyarrow import parquet as pq
 from benchmarks.data_sets.synthetic import write_run
 from saliscope.errors import Refused
 from saliscope.runs.report import metadata
-from saliscope.runs.report.analysis import clusters
 from saliscope.runs.report.analysis import maps as map_pass
 from saliscope.runs.report.analysis.clusters import project
 from saliscope.runs.report.analysis.columns import Columns
@@ -124,10 +123,8 @@ def test_mistakes_are_expected_within_each_label():
     for wrong in ([0, 0], [1, 1], [0, 2], [1, 2]):
         p = np.mean([each >= sum(wrong) for each in sums])
         assert more_mistakes(np.array(wrong), *of_labels) == pytest.approx(p)
-    one_label = more_mistakes(*(np.array([each]) for each in (2, 2, 3, 6)))
-    assert one_label == pytest.approx(3 / 15)
-    camera = pa.array(["a", "b"] * 60)
-    found = find_slices({"camera": camera}, np.array([0, 1] * 60, "i1"), np.array([0, 1] * 60))
+    assert more_mistakes(*(np.array([each]) for each in (2, 2, 3, 6))) == pytest.approx(3 / 15), "one label"
+    found = find_slices({"camera": pa.array(["a", "b"] * 60)}, np.array([0, 1] * 60, "i1"), np.array([0, 1] * 60))
     assert not found.worst and "same labels without it" in found.skipped["camera"], "each camera has its own label"
 
 
@@ -217,22 +214,12 @@ def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_large_run_is_sampled(tmp_path, monkeypatch):
-    """The statistics are those of all rows, whether the maps are sampled or not."""
-    write_run(tmp_path, 600, shard=256)
-    whole = page_text(page_of(open_run(tmp_path), tmp_path))
-    monkeypatch.setattr(map_pass, "SAMPLE", 100)
-    monkeypatch.setattr(clusters, "LEAST", 10)
-    part = page_text(page_of(open_run(tmp_path), tmp_path))
-    assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
-    assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
-
-
 def test_a_sample_has_the_same_number_of_each_class(tmp_path, monkeypatch):
     """Classes of 8, 40 and 60 maps and room for 64: all of the first, and 28 of each other."""
     labels = [0] * 8 + [1] * 40 + [2] * 60
     rows = [row(f"{k:03d}", None, None, label, 0.9, [[1]], "abc") for k, label in enumerate(labels)]
-    columns = Columns(store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA)))
+    data = store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
+    columns = Columns(data)
     large = 2**9, 2**9  # of which 32 have all the cells that a sample may have
     for most, size, count in (
         (108, (1, 1), (8, 40, 60)), (64, (1, 1), (8, 28, 28)), (63, (1, 1), (8, 27, 27)), (64, large, (8, 12, 12)),
@@ -242,6 +229,9 @@ def test_a_sample_has_the_same_number_of_each_class(tmp_path, monkeypatch):
         chosen = map_pass.choose_sample(columns, size)
         assert tuple(part.sum() for part in np.split(chosen, (8, 48))) == count
     assert chosen[8] and chosen[47] and not chosen[9], "evenly spaced"
+    found = map_pass.read_all(data, columns, columns.target.codes, False, {"all": np.ones((1, 1))})
+    assert found.sampled and found.sample.rows.tolist() == np.flatnonzero(chosen).tolist()
+    assert found.regions["all"].count == 108 and found.means[:3].tolist() == [[[1]]] * 3, "those of all maps"
 
 
 def test_means_and_shares_are_those_of_all_maps(tmp_path):
@@ -256,3 +246,5 @@ def test_means_and_shares_are_those_of_all_maps(tmp_path):
     assert found.regions["half"].even == pytest.approx(1 / 7) and not found.sampled
     code = int(columns.label.codes[0])
     np.testing.assert_allclose(found.means[code], maps[columns.label.codes == code].mean(0))
+    text = page_text(page_of(data, tmp_path))
+    assert "Accuracy" in text and "Common ancestor" in text and "300 images" in text
