@@ -275,7 +275,6 @@ def test_unknown_endpoints_and_arguments_are_refused() -> None:
         ("call/v2/list_layers", {"modell": "efficientnet_lite0"}, 400, "Did you mean model?"),
         ("call/v2/list_layers", {"model": "efficientnet_lite0"}, 200, ""),
         ("call/explian", {"data": seven}, 404, "Unknown endpoint. Available: explain, "),
-        ("call/explain/now", {"data": seven}, 404, "Unknown endpoint"),
         ("call/explian", {"data": [], "fn_index": 3}, 200, ""),
         ("queue/join", {"data": [], "fn_index": 4}, 404, "Unknown event"),
         ("queue/join", {"data": [], "fn_index": True}, 404, "Unknown event"),

@@ -135,8 +135,7 @@ def test_folders_are_those_below_the_common_one():
         "folder, level 2": ["run/a/x", "run/a/y", "run/b/x", None],
         "folder name, level 2": ["x", "y", "x", None],
     }
-    two = folders(pa.chunked_array([["run/a/1.png", "run/b/2.png"]]))
-    assert {name: values.to_pylist() for name, values in two.items()} == {"folder, level 1": ["run/a", "run/b"]}
+    assert folders(pa.chunked_array([["run/a/1.png", "run/b/2.png"]])).keys() == {"folder, level 1"}
     assert folders(pa.chunked_array([["run/1.png", "run/2.png"]])) == folders(pa.chunked_array([["1.png"]])) == {}
 
 
