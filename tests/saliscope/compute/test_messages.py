@@ -63,9 +63,7 @@ def test_messages_have_their_numbers() -> None:
         (dead(True, False, False), "layer4: 3 channels of 7 × 9; 1 is dead (zero everywhere for this image)."),
         (dead(True, True, False), "layer4: 3 channels of 7 × 9; 2 are dead (zero everywhere for this image)."),
         (page_messages.waiting(0.2, 1, True), "Waiting for another user’s run, about 1 s"),
-        (page_messages.waiting(3.4, 1, False), "Waiting for your other run, about 3 s"),
         (page_messages.waiting(3.4, 2, False), "Waiting, 2 runs ahead, about 3 s"),
-        (page_messages.in_line(1), "Waiting, 1 run ahead"),
         (page_messages.no_plane(5, 3), "Choose a plane from 0 to 2."),
         (page_messages.wrong_numbers({"batch_size": "x"}), "Invalid options: batch size “x”. Correct them"),
         (

@@ -64,6 +64,7 @@ def test_settings_and_map_of_a_quick_method_are_one_message(monkeypatch: pytest.
     view = with_map["hl-overlay"]
     assert {"question", "hl-options", "hl-bars", "hl-method"} <= set(with_map)
     assert with_map["hl-status"]["kind"] == "done" and with_map["hl-options"]["layer"] == "head"
+    assert with_map["hl-bars"]["all"]["w"] == 1000, "the list of classes has all probabilities"
     *lists, experiment = later
     assert set(stages) == {"hl-strip"} and len(lists) <= 1, "the columns of the list of layers"
     assert set(experiment) == {"hl-status"}, "the sentence is sent after everything that a click waits for"
