@@ -42,7 +42,7 @@ Detail = Callable[[int, int, int | None], object]
 """Called with the number of errors in a batch, its shard from 1, and the number of shards, None if it is not known."""
 PACKAGES = ("saliscope", "torchvision", "pillow", "pyarrow")
 FEW = 64
-"""Number of images below which no worker processes are started, because starting them takes seconds."""
+"""Up to this number of images, no worker processes are started, because starting them takes seconds."""
 
 
 def prepare(

@@ -73,7 +73,6 @@ def parse_form(data: Any) -> Experiment:
     """
     data = data if isinstance(data, Mapping) else {}
     texts = {name: data.get(name, "") for name in ("program", "where", "hook", "seed", "again", "second")}
-    amount = data.get("amount", 1.0)
     if not all(isinstance(text, str) for text in texts.values()):
         raise Refusal(messages.BAD_FORM)
     for name, text in texts.items():
@@ -81,7 +80,7 @@ def parse_form(data: Any) -> Experiment:
             raise Refusal(messages.too_long(len(text)))
     if texts["hook"] not in KINDS or texts["again"] not in dict(messages.AGAIN):
         raise Refusal(messages.BAD_FORM)
-    return Experiment(**texts, amount=_amount(texts["hook"], amount))
+    return Experiment(**texts, amount=_amount(texts["hook"], data.get("amount")))
 
 
 def _amount(hook: str, value: Any) -> float:

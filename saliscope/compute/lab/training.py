@@ -182,7 +182,7 @@ def _network(training: Training, generator: torch.Generator) -> nn.Module:
         for p in network.parameters():
             fan_in = p[0].numel() if p.ndim > 1 else 0
             bound = math.sqrt((6.0 if training.activation == "relu" else 3.0) / fan_in) if fan_in else 0.0
-            p.copy_((2 * torch.rand(p.shape, generator=generator) - 1) * bound)
+            p.uniform_(-bound, bound, generator=generator)
     return network
 
 
@@ -210,7 +210,7 @@ def _shapes(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return noisy images [SHAPES, 1, SIDE, SIDE] of a square, a disc or a cross with random positions and sizes."""
 
     def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(SHAPES, 1, 1, generator=generator)
+        return torch.empty(SHAPES, 1, 1).uniform_(low, high, generator=generator)
 
     labels = torch.arange(SHAPES) % 3
     rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")

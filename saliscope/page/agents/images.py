@@ -56,11 +56,11 @@ def _bytes(text: str, *, local: bool) -> bytes:
         if not local:
             raise Refused(messages.NO_PATHS.format(examples=", ".join(examples.all_examples())))
         return _read(text)
-    if data and len(text) > LONGEST_NAME:
-        return data  # the decoder says what it is
-    if len(text) > LONGEST_NAME:
+    if len(text) <= LONGEST_NAME:
+        raise Refused(messages.unknown_image(text, examples.all_examples()))
+    if not data:
         raise Refused(no_base64())
-    raise Refused(messages.unknown_image(text, examples.all_examples()))
+    return data  # the decoder says what it is
 
 
 def is_image(data: bytes) -> bool:

@@ -94,12 +94,13 @@ def test_the_smallest_region_is_that_of_the_library() -> None:
 
 
 def test_what_cannot_be_edited_says_why() -> None:
-    for edit, message in (
-        ("brush.0c.0000_unbox.0000zzzz", "region is empty"),
-        ("invert_fill.image", "No second image"),
+    for edit, image, message in (
+        ("brush.0c.0000_unbox.0000zzzz", DOG, "region is empty"),
+        ("invert_fill.image", DOG, "No second image"),
+        ("invert", None, "no map to start from"),
     ):
         with pytest.raises(Refused, match=message):
-            ask(edit)
+            ask(edit, image=image)
     for second in ({"example": "nothing"}, {"file": "/etc/passwd"}):
         with pytest.raises(Refused):
             second_image(second)

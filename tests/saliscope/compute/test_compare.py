@@ -25,7 +25,7 @@ from saliscope.images import examples
 from saliscope.page.compare import compare as panels
 from saliscope.page.events import Ask
 from saliscope.page.models import models as view
-from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, steps_of
+from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, inputs, steps_of
 from tests.support import dense_nets
 from tests.support.catalog import isolate_catalog
 
@@ -176,7 +176,8 @@ def offered(loaded: object, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         isolate_catalog(patch, tmp_path_factory.mktemp("networks"))
         for name in ("first", "second", "opposite", "blind", "same", *own):
             labels = own.get(name, LABELS)
-            NAMES[name] = zoo.add(f"{__name__}:{name}", labels=labels, mean=half, std=half, size=32)
+            mean = (0.3, 0.4, 0.5) if name == "renamed" else half
+            NAMES[name] = zoo.add(f"{__name__}:{name}", labels=labels, mean=mean, std=half, size=32)
         yield
 
 
@@ -227,7 +228,11 @@ def test_what_the_page_says_about_other_pairs() -> None:
 
 
 def test_other_class_names_and_a_slow_method_are_noted_and_other_orders_refused() -> None:
-    assert compare("renamed").notes[0].startswith("1 of 3 classes have different names")
+    found = compare("renamed", with_examples=False)
+    assert found.notes[0].startswith("1 of 3 classes have different names") and not found.same_inputs
+    for scores, name in ((found.result.scores_a, "first"), (found.result.scores_b, "renamed")):
+        network, images = inputs(DOG, NAMES[name])
+        torch.testing.assert_close(scores, network(images).detach())
     slow = compare("second", method="rise", with_examples=False)
     assert slow.method.name == "grad_cam" and "RISE is slow or does not explain both models" in slow.notes[0]
     for other, message in (

@@ -131,6 +131,8 @@ def test_colors_by_hand() -> None:
     assert 0.05 < (noisy - pixels).std() < 0.1 and noisy.min() >= 0 and noisy.max() <= 1  # clipped at both ends
     assert torch.equal(noisy, tensors.recolor(pixels, Whole(noise=10)))
     assert torch.equal(tensors.recolor(pixels, Whole()), pixels)
+    gray, mean = pixels[:, :1], pixels[:, :1].mean()
+    assert torch.allclose(tensors.recolor(gray, Whole(contrast=40)), mean + 0.4 * (gray - mean))
 
 
 # Regions

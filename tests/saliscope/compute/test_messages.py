@@ -9,19 +9,28 @@ from typing import Any
 import torch
 
 import explainers
+from saliscope.compute import messages as page_messages
 from saliscope.compute.bundles import messages as bundle_messages
 from saliscope.compute.bundles.record import caption
 from saliscope.compute.channels import messages
 from saliscope.compute.channels.answers import Channel, InputGradient
 from saliscope.compute.lab.messages import depth_read
-from saliscope.compute.messages import fetching
+from saliscope.compute.messages import fetching, planes
 from saliscope.compute.methods.papers import bibtex
 from saliscope.page.methods.picker import LONGEST, first_sentence
+from tests.saliscope.compute.asking import text_of
 
 GRADIENT = InputGradient(None, None, 3, (7, 9), (2, 5), True, None, 1.5, torch.ones(4, 4))
 LAYER = SimpleNamespace(name="layer4", kind="Bottleneck", grid=(7, 9), stage=True)
 QUESTION = {"class": "dog", "layer": "layer4", "plane": 3, "options": {}}
 ANSWER = {"title": "DFF", "probability": 0.5, "reads_class": True, "takes_layer": True, "model": "Net", "share": 0.4}
+
+
+METHOD = SimpleNamespace(name="token_pca", title="PCA", reads_class=False, takes_layer=True, family="activations")
+STOPPED: Any = SimpleNamespace(
+    settings=SimpleNamespace(method=METHOD, layer="head", loaded=SimpleNamespace(title="Net")), planes=3, plane=1,
+    explanation=SimpleNamespace(seconds=0.75, device="cpu"), share=0.75, by_user=True,
+)  # fmt: skip
 
 
 def no_option(count: int) -> str:
@@ -53,11 +62,31 @@ def test_messages_have_their_numbers() -> None:
         (dead(False, False, False) + "|", "layer4: 3 channels of 7 × 9.|"),
         (dead(True, False, False), "layer4: 3 channels of 7 × 9; 1 is dead (zero everywhere for this image)."),
         (dead(True, True, False), "layer4: 3 channels of 7 × 9; 2 are dead (zero everywhere for this image)."),
+        (page_messages.waiting(0.2, 1, True), "Waiting for another user’s run, about 1 s"),
+        (page_messages.waiting(3.4, 2, False), "Waiting, 2 runs ahead, about 3 s"),
+        (page_messages.no_plane(5, 3), "Choose a plane from 0 to 2."),
+        (page_messages.wrong_numbers({"batch_size": "x"}), "Invalid options: batch size “x”. Correct them"),
+        (
+            text_of(page_messages.answered(STOPPED, 1)["parts"]) + "|",
+            "PCA, component 2 of 3, at head of Net · 750 ms on cpu · stopped at 75%|",
+        ),
         (first_sentence("One sentence. And another.") + "|", "One sentence.|"),
         (first_sentence("a" * (LONGEST - 1)), "a" * (LONGEST - 1) + "."),
         (first_sentence("a" * LONGEST), "a" * (LONGEST - 1) + "…."),
     ):
         assert expected in message
+
+
+def test_planes_are_numbered_and_few_components_can_be_shown_together() -> None:
+    for method, count, word, first, is_together in (
+        ("feature_maps", 3, "Channel", 0, False), ("attention_heads", 3, "Head", 0, False),
+        ("token_pca", 3, "Component", 1, False), ("deep_feature_factorization", 10, "Component", 1, True),
+        ("deep_feature_factorization", 11, "Component", 1, False),
+    ):  # fmt: skip
+        step: Any = SimpleNamespace(planes=count, settings=SimpleNamespace(method=SimpleNamespace(name=method)))
+        found = planes(step)
+        assert (found["word"], found["first"], found["count"]) == (word, first, f"of {count}")
+        assert ("all" in found) == is_together, (method, count)
 
 
 def test_sparsity_is_left_out_if_it_is_not_defined() -> None:

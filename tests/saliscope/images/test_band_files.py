@@ -155,3 +155,14 @@ def test_size_is_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> Non
             bands.open_bands(data, 5)
     with pytest.raises(Refused, match="One side may be at most 20 times the other"):
         bands.open_bands(npy_file(np.zeros((1, 4000, 2), "u1")), 1)
+
+
+def test_tiles_are_at_most_twice_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles of 64 x 64 of this image have 64 x 33 pixels of it, with five values of two bytes."""
+    data = tiff_file(values(), tile=64)
+    (page,) = tiff.pages(data)
+    monkeypatch.setattr(limits, "BAND_BYTES", 64 * 33 * 5)
+    np.testing.assert_array_equal(tiff.read_bands(data, page, uploads.TimedDecoder()), values())
+    monkeypatch.setattr(limits, "BAND_BYTES", 64 * 33 * 5 - 1)
+    with pytest.raises(tiff.Damaged):
+        tiff.read_bands(data, page, uploads.TimedDecoder())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from PIL import Image
 import explainers
 from saliscope import limits
 from saliscope.compute import engine, model_cache
-from saliscope.compute.answers import LoadedModel
+from saliscope.compute.answers import Answer, LoadedModel
+from saliscope.compute.erase import engine as erase
 from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.images import bands
 from saliscope.zoo import Model, Preparation
+from tests.saliscope.compute.asking import last_steps
 from tests.support.band_files import npy_file, tiff_file, values
 from tests.support.nets import plain
 
@@ -157,6 +160,7 @@ def install(channels: int, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
     found = LoadedModel(made.name, made.name, made, made.labels, layers, default, torch.device("cpu"))
     monkeypatch.setattr(model_cache, "first_model", lambda: made.name)
     monkeypatch.setattr(model_cache, "load", lambda *_: found)
+    monkeypatch.setattr(model_cache, "wait", lambda *_: iter(()))
     return found
 
 
@@ -171,6 +175,21 @@ def test_network_receives_the_bands_of_the_file(monkeypatch: pytest.MonkeyPatch,
         torch.testing.assert_close(images, loaded.model.prepare(array))
         assert shown.size == (60, 40) and settings.bands is not None and settings.bands.three == (1, 2, 3)
         assert any("Unknown bands '7,7,7'" in note for note in settings.notes)
+    some = [last_steps(replace(request, bands=bands))[Answer].settings for bands in ("7,7,7", "1,2,3", "3,2,1")]
+    assert len({each.key for each in some}) == len({each.subject for each in some}) == 2, "of the bands that are shown"
+
+
+def test_edits_of_bands_are_shown_in_their_colors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Oracle: Pillow, on the crop at the size of the network."""
+    install(5, monkeypatch)
+    (tmp_path / "a.npy").write_bytes(npy_file(values("u2", 5, 40, 60)))
+    request = Request(str(tmp_path / "a.npy"), bands="3,2,1", edit="flip.x")
+    before = last_steps(replace(request, edit=""))[Answer]
+    after = last_steps(request, erase.explain, stages=False)[Answer]
+    mirrored = before.crop.resize((32, 32), Image.Resampling.BICUBIC).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    assert after.crop.tobytes() == mirrored.tobytes()
+    with pytest.raises(Refused, match="bands"):
+        last_steps(replace(request, edit="brightness.50"), erase.explain, stages=False)
 
 
 def test_one_channel_network_receives_all_bits_of_a_png() -> None:

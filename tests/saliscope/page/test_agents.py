@@ -286,6 +286,17 @@ def test_an_image_may_be_an_example_a_path_base64_or_a_data_url(tmp_path: Path) 
         assert Path(read_image(kind, local=True).path).read_bytes() == DOG.read_bytes(), kind[:40]
 
 
+def test_the_length_of_a_text_separates_names_paths_and_base64() -> None:
+    long, path = "A" * 68, "/" + "A" * 1023
+    for text, reason in (
+        ("!" * 64, "Unknown image"), ("A" * 64, "Unknown image"), ("!" * 65, "not valid base64"),
+        (path, "The path was not read"), (f"{path}!", "not valid base64"),
+    ):  # fmt: skip
+        with pytest.raises(Refused, match=reason):
+            read_image(text, local=False)
+    assert Path(read_image(long, local=False).path).read_bytes() == base64.b64decode(long), "for the decoder"
+
+
 def test_an_image_that_is_stored_again_can_be_read_meanwhile() -> None:
     path = Path(read_image("dog", local=False).path)
     with ThreadPoolExecutor(1) as pool:

@@ -183,7 +183,10 @@ def test_an_address_that_sends_too_fast_waits_and_others_do_not(monkeypatch: pyt
         assert passed == [0, 1, 2, 3, 4], "another address does not wait"
         *_, last = await asyncio.gather(*tasks, return_exceptions=True)
         assert passed == list(range(9)) and isinstance(last, Refusal) and last.status == 429
-        await pace.wait("6.6.6.6")
+        again = [asyncio.create_task(send(number)) for number in range(20)]
+        await asyncio.sleep(0)
+        assert sum(not task.done() for task in again) == 4, "as many as before"
+        await asyncio.gather(*again, return_exceptions=True)
 
     finished(work())
 

@@ -16,9 +16,10 @@ from PIL import Image
 import explainers
 from benchmarks import landing
 from explainers.maps.overlays import RULE
+from saliscope.compute.request import Request
 from saliscope.images import examples
 from saliscope.page.first_paint.first_paint import head
-from saliscope.page.overlay.stored import LAYER, load_stored
+from saliscope.page.overlay.stored import LAYER, load_stored, matches
 
 SCRIPT = "page-0123456789abcdef.js"
 """The script of the page, which the head loads early."""
@@ -76,6 +77,15 @@ def test_the_stored_answer_is_shown_only_for_the_same_model_and_example(monkeypa
     reordered = dict(reversed(examples.all_examples().items()))
     monkeypatch.setattr(examples, "all_examples", lambda: reordered)
     assert load_stored("auto") is None, "another example is the first one"
+
+
+def test_the_stored_answer_is_that_of_its_example_with_default_settings() -> None:
+    stored, (example, other, *_) = stored_answer(), examples.all_examples().values()
+    defaults = {name: chosen for name, (_, chosen) in stored["choices"].items()}
+    changes = ({"layer": "stem"}, {"target": "goldfish"}, {"options": {"relu": False}}, {"bands": "3,2,1"})
+    for settings in ({}, defaults, *changes):
+        assert matches(stored, Request(**settings), example) == (settings not in changes), settings
+    assert not matches(stored, Request(), other) and not matches(stored, Request(), None)
 
 
 def muted_by_css(crop: Image.Image, page: str) -> Image.Image:

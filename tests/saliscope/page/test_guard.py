@@ -15,7 +15,7 @@ import gradio.routes
 import pytest
 
 from saliscope import limits
-from saliscope.page.serving import guard
+from saliscope.page.serving import arguments, endpoints, guard
 from saliscope.page.serving.door.bodies import Budget
 from saliscope.page.serving.door.json_bodies import check_json
 from saliscope.page.serving.door.refusals import Refusal
@@ -258,6 +258,29 @@ def test_requests_of_page_and_clients_pass() -> None:
             assert status(json.dumps(body, ensure_ascii=is_escaped).encode()) == 200, body
     data_url = json.dumps({"params": {"picture": {"path": "data:image/png;base64,AAAA"}, "url": "data:,"}}).encode()
     assert ask(path="/mcp/", chunks=data_url).status == 200 and ask(path="/mcp/", chunks=nested(900)).status == 400
+
+
+def test_unknown_endpoints_and_arguments_are_refused() -> None:
+    """Gradio ignores them or reports an internal server error."""
+    for function in (endpoints.explain, endpoints.list_layers, endpoints.list_models):
+        arguments.register(function)
+    arguments.register_events([3])
+    seven = [None, "", "", "", "", None, ""]
+    for route, message, status, word in (
+        ("call/explain", {"data": seven}, 200, ""),
+        ("call/explain", {"data": [*seven, "more"]}, 400, "takes 7 arguments, got 8"),
+        ("call/explain", {"data": seven[:2]}, 400, "image, model, method, layer, target, options, bands"),
+        ("run/list_models", {"data": ["timm"]}, 400, "takes 0 arguments, got 1"),
+        ("call/explain", {"data": seven, "methode": "rise"}, 400, "Did you mean method?"),
+        ("call/v2/list_layers", {"modell": "efficientnet_lite0"}, 400, "Did you mean model?"),
+        ("call/explian", {"data": seven}, 404, "Unknown endpoint. Available: explain, "),
+        ("call/explian", {"data": [], "fn_index": 3}, 200, ""),
+        ("queue/join", {"data": [], "fn_index": 4}, 404, "Unknown event"),
+        ("queue/join", {"data": [], "fn_index": True}, 404, "Unknown event"),
+    ):
+        seen = ask(path=f"/gradio_api/{route}", chunks=json.dumps(message).encode())
+        assert seen.status == status and (seen.called or word in seen.detail), (route, message)
+    arguments.register_events([])
 
 
 MALFORMED = [b"{", b"nonsense", b"\xff\xfe\xfd", b'["\\ud800"]', b'{"\\udfff": 1}', b"[" + b"9" * 5000 + b"]"]

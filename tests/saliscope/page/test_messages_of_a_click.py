@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import itertools
 import json
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+import explainers
 from saliscope import limits
 from saliscope.compute import engine, model_cache
+from saliscope.compute.bundles import links
+from saliscope.compute.bundles import messages as bundle_messages
 from saliscope.compute.jobs import runs
 from saliscope.compute.methods import costs
 from saliscope.compute.trust import messages as trust_messages
 from saliscope.page import features
 from saliscope.page.events import HANDLERS, PAGE
+from tests.saliscope.compute.asking import DOG, inputs
 
 pytestmark = pytest.mark.usefixtures("without_experiments", "loaded")
 VISITORS, NUMBERS = itertools.count(), itertools.count(1)
@@ -56,6 +64,7 @@ def test_settings_and_map_of_a_quick_method_are_one_message(monkeypatch: pytest.
     view = with_map["hl-overlay"]
     assert {"question", "hl-options", "hl-bars", "hl-method"} <= set(with_map)
     assert with_map["hl-status"]["kind"] == "done" and with_map["hl-options"]["layer"] == "head"
+    assert with_map["hl-bars"]["all"]["w"] == 1000, "the list of classes has all probabilities"
     *lists, experiment = later
     assert set(stages) == {"hl-strip"} and len(lists) <= 1, "the columns of the list of layers"
     assert set(experiment) == {"hl-status"}, "the sentence is sent after everything that a click waits for"
@@ -132,3 +141,88 @@ def test_a_new_question_stops_the_check_of_the_last_map(monkeypatch: pytest.Monk
         assert stopped == {"hl-trust": {"key": "last map", "failed": trust_messages.STOPPED}}
         assert error["hl-status"]["kind"] == "error"
     runs.end("asks")
+
+
+def view(part: str, event: str, sent: dict[str, Any], **names: str) -> Message:
+    """The last values of all parts after an event of a view."""
+    steps = send(f"visitor {next(VISITORS)}", form(**names), event, part=part, data=sent)
+    return {name: value for step in steps for name, value in step.items()}
+
+
+def test_channels_follow_the_answer_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    layer, parts = {"layer": "stages.2"}, {"hl-grid", "hl-grid-status"}
+    opened = view("hl-grid", "answered", {"key": "k", "number": 0}, **layer)
+    ids = {name: opened["hl-grid"][name] for name in ("about", "whom")}
+    facts = opened["hl-channel-facts"]
+    assert opened["hl-grid"]["key"] == "k" and opened["hl-opened"]["number"] == facts["number"] == 0
+    assert facts["share"]["lines"] and len(facts["fields"]["rows"]) == 28 and opened["hl-channel-why"]["number"] == 0
+    same = view("hl-grid", "answered", {"key": "l", "number": 0, **ids}, **layer)
+    assert set(same) == parts and same["hl-grid"] == {"key": "l", "same": True, **ids}, "the page has both"
+    other = view("hl-grid", "answered", {"key": "l", "number": 0, **ids}, **layer, target="goldfish")
+    assert other["hl-grid"]["same"] and "goldfish" in other["hl-channel-facts"]["share"]["title"]
+    assert set(view("hl-grid", "answered", {"key": "k"}, **layer)) == parts, "no channel is open"
+    for number, is_open in ((15, True), (16, False)):
+        closed = view("hl-grid", "answered", {"key": "k", "number": number}, layer="stages.0")
+        assert (closed["hl-opened"]["number"] is not None) == is_open, "the layer has 16 channels"
+    assert "Channel 16 was closed" in closed["hl-opened"]["sentence"] and closed["hl-channel-facts"] == {}
+    none = view("hl-grid", "answered", {"key": "k", "number": 0}, image="")
+    assert none["hl-grid"] == {"key": "k"} and none["hl-opened"]["number"] is None
+
+    measured = view("hl-grid", "submit", {"measure": "gradient"}, **layer)["hl-grid"]
+    shares = np.frombuffer(base64.b64decode(measured["values"]["b64"]), "f4")
+    assert measured["kind"] == "gradient" and len(shares) == 40 and measured["total"] == pytest.approx(shares.sum())
+    here = view("hl-grid", "submit", {"measure": "here", "cell": [3, 4]}, **layer)["hl-grid"]
+    assert here["note"].endswith("row 4, column 5.") and here["cell"] == [3, 4]
+    for sent, numbers in (([5, 2], [5, 2]), ([], 40), ([5, "2"], 40), ([True], 40)):
+        found = view("hl-grid", "submit", {"numbers": sent}, **layer)["hl-grid"]["numbers"]
+        assert found == numbers or len(found) == numbers
+    for sent, kind in (({"measure": "here"}, "here"), ({"numbers": [40]}, None)):
+        refused = view("hl-grid", "submit", sent, **layer)
+        assert refused["hl-grid"] == {"refused": kind} and refused["hl-grid-status"]["kind"] == "error"
+    cell = view("hl-grid", "select", {"channel": 3, "cell": [1, 2]}, **layer)
+    assert set(cell) == {"hl-channel-why", "hl-grid-status"} and cell["hl-channel-why"]["cell"] == [1, 2]
+    saved = view("hl-grid", "save", {}, **layer)["download"]
+    (file,) = tmp_path.rglob(f"*{saved['name']}")
+    np.testing.assert_array_equal(np.load(file), explainers.feature_maps(*inputs(DOG), layer="stages.2")[0])
+
+
+def test_an_edit_is_shown_with_its_region_and_its_changes() -> None:
+    def erase(**sent: Any) -> dict[str, Any]:
+        found: dict[str, Any] = view("hl-erase", "submit", {"number": 1, **sent}, layer="head")["hl-erase"]
+        return found
+
+    plain = erase()
+    assert plain["before"]["map"]["h"] == 7 and "after" not in plain and "mask" not in plain
+    assert {row["after"] for row in plain["rows"]} == {row["change"] for row in plain["rows"]} == {None}
+    found = erase(edit="brush.5k.FFFFWWWW_fill.mean", held=plain["key"])
+    assert (found["state"], found["number"], "before" in found) == ("done", 1, False), "the script has that map"
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(found["mask"]["b64"]), "u1"))
+    assert found["mask"]["text"].startswith(f"{bits.sum():,} of {224 * 224:,} pixels (")
+    assert found["after"]["map"]["h"] == 7 and found["headline"] and "German shepherd: " in found["text"]
+    assert [row["name"] for row in found["rows"] if row["target"]] == ["German shepherd"]
+    assert all(row["rises"] == row["change"].startswith("+") for row in found["rows"])
+    assert not erase(edit="flip.x")["mask"]["text"] and erase(search="keep")["edit"].startswith("first.")
+    assert erase(edit="top.1001")["state"] == "refused"
+
+
+def test_the_page_opens_with_what_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(address: str, **sent: Any) -> Iterator[Message]:
+        return send(f"visitor {next(VISITORS)}", {}, "open", data={"address": address, "first": True, **sent})
+
+    opened = {name: value for step in start("model=resnet5000") for name, value in step.items()}
+    (note,) = [item for item in opened["hl-findings"]["items"] if "not available" in item["sentence"]]
+    assert note["remedy"] == {"model": model_cache.first_model()} and opened["hl-overlay"]["map"]["h"] == 7
+    *_, gone = start(f"{links.OWN}=x")
+    assert gone["hl-status"]["kind"] == "idle" and gone["hl-status"]["parts"] == [{"text": bundle_messages.GONE}]
+    empty = click({"image": ""})[0]
+    assert empty["hl-status"]["kind"] == "idle" and empty["hl-overlay"]["words"] and empty["hl-bars"] is None
+    second = view("hl-planes", "select", {"plane": 1}, method="token_pca")
+    assert "component 2 of 3" in str(second["hl-status"]) and second["hl-planes"]["plane"] == 1
+    assert "from 0 to 2" in str(view("hl-planes", "select", {"plane": 3}, method="token_pca")["hl-status"])
+
+    monkeypatch.setattr(model_cache, "ready", threading.Event())  # the network is not loaded yet
+    for address, sent, kind in (("", {}, "landing"), ("", {"landed": True}, None), ("layer=stages.4", {}, "busy")):
+        steps = start(address, **sent)
+        _, shown = next(steps), next(steps)
+        assert shown.get("hl-status", {}).get("kind") == kind and ("hl-strip" in shown) == (kind != "busy"), address

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from PIL import Image
 from pyarrow import parquet as pq
 
 from explainers import rank_correlation
@@ -30,7 +34,7 @@ from saliscope.runs.compare.statistics import (
 from saliscope.runs.finished_run import FinishedRun
 from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.zoo.model import Preparation
-from tests.saliscope.runs.test_dataset_report import assert_self_contained, page_text, row
+from tests.saliscope.runs.test_dataset_report import assert_self_contained, data_of, page_text, row
 from tests.support.stored_runs import store_rows
 
 SETTINGS = {"model": "toy", "method": "grad_cam", "layer": None, "labels_and_preprocessing": "same"}
@@ -116,6 +120,25 @@ def test_table_has_one_row_per_image(tmp_path):
     assert rows["8"]["error_b"] == "Not an image." and rows["3"]["probability_b"] == pytest.approx(0.95)
     shown = compared(*pair(tmp_path)).shown
     assert [[each["path"] for each in shown[kind]] for kind in ("maps", "gained")] == [["5", "1"], ["3", "2"]]
+
+
+def test_cards_show_the_images_of_their_rows(tmp_path, monkeypatch):
+    """The color of each image is the number in its path; the second one is not available."""
+
+    def image(run: FinishedRun, path: str, digest: str) -> Image.Image | None:
+        return None if path == "2" else Image.new("RGB", (9, 9), (25 * int(path),) * 3)
+
+    runs = pair(tmp_path)
+    monkeypatch.setattr(FinishedRun, "image", image)
+    for each in runs:
+        each.__dict__["preparation"] = Preparation(8, 8, (0.5,) * 3, (0.5,) * 3)
+    page = write(*runs, tmp_path / "compare.html").page
+    images = [each["image"].partition(",")[2] for each in data_of(page)["images"]]
+    gray = [Image.open(io.BytesIO(base64.b64decode(each))).getpixel((4, 4))[0] for each in images]
+    cards = re.findall(r'data-photo="(\d+)"[^>]*aria-label="(\d)"', page.read_text("utf-8"))
+    assert [round(gray[int(number)] / 25) for number, _ in cards] == [int(path) for _, path in cards]
+    assert sorted(path for _, path in cards) == ["1", "3", "4", "5", "7"]
+    assert "1 of 6 images are not available anymore" in page_text(page)
 
 
 def test_runs_with_other_classes_labels_or_targets(tmp_path):

@@ -21,9 +21,9 @@ from saliscope.compute.bundles import links
 from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.runs import report, run
-from saliscope.runs.report.analysis.clusters import spectral
-from saliscope.runs.report.analysis.maps import border_region, box_region, mask_region, pool, read_maps
-from saliscope.runs.report.analysis.shortcuts import describe
+from saliscope.runs.report.analysis.clusters import Cluster, spectral
+from saliscope.runs.report.analysis.maps import Sample, border_region, box_region, mask_region, pool, read_maps
+from saliscope.runs.report.analysis.shortcuts import describe, find_candidates
 from saliscope.runs.report.content import LIMITS
 from saliscope.runs.report.images import explain
 from saliscope.runs.rows import SCHEMA, RunData
@@ -148,6 +148,7 @@ def test_numbers_match_a_manual_computation(tmp_path):
     assert "the network was not available" in text
     shown = data_of(out)
     assert [one["path"] for one in shown["images"]] == [f"{name}.jpg" for name in "abcdef"]
+    assert [one["texts"] for one in shown["images"]] == [[], [], ["No evidence for the class."], [], [], []]
     steps = np.frombuffer(base64.b64decode(shown["maps"][0]["b"]), np.int8)
     assert (steps / 127 * shown["maps"][0]["m"]).tolist() == pytest.approx([5 / 3, 1 / 3, 1 / 3, 0], abs=0.01)
 
@@ -200,6 +201,23 @@ def test_boxes_have_descriptions():
     boxes = (0, 0.75, 0.25, 1), (0.7, 0, 1, 0.3), (0.4, 0.72, 0.6, 1), (0, 0.4, 0.2, 0.6), (0.4, 0.4, 0.6, 0.6)
     names = ["lower left corner", "upper right corner", "lower edge", "left edge", "center"]
     assert [*map(describe, boxes)] == names
+
+
+def test_a_small_area_is_a_candidate_if_enough_maps_of_a_class_have_it():
+    """Of the relevance, `share` is in the cell `at` of `count` maps, and `other` there in those of another class."""
+    for count, of, share, other, at, is_found in (
+        (8, 8, 0.5, 0, 0, True), (7, 7, 0.5, 0, 0, False), (8, 80, 0.5, 0, 0, True), (8, 81, 0.5, 0, 0, False),
+        (8, 8, 0.19, 0, 0, True), (8, 8, 0.17, 0, 0, False), (8, 8, 0.5, 0.19, 0, True), (8, 8, 0.5, 0.21, 0, False),
+        (8, 8, 0.5, 0, 5, False),
+    ):  # fmt: skip
+        maps = np.zeros((of + 8, 16))
+        maps[:count, at], maps[of:, at] = share, other
+        maps[:, 6] = 1 - maps.sum(1)  # a cell in the center
+        sample = Sample(np.arange(of + 8), maps.reshape(-1, 4, 4), np.array(["cat"] * of + ["dog"] * 8, dtype=object))
+        parts = [Cluster("cat", of, np.arange(*each), maps[0]) for each in ((0, count), (count, of)) if np.ptp(each)]
+        found = find_candidates(sample, parts, lambda number: None)
+        assert [(one.box, len(one.members), one.of) for one in found] == [((0, 0, 0.25, 0.25), 8, of)] * is_found
+        assert all((one.relevance, one.elsewhere) == pytest.approx((share, other)) for one in found)
 
 
 def assert_self_contained(page: Path) -> None:

@@ -64,6 +64,10 @@ def whole(source, model, tmp_path_factory) -> Path:
     return out
 
 
+def test_few_images_need_no_processes():
+    assert run.default_workers(run.FEW) == 0 < run.default_workers(run.FEW + 1) and run.default_workers(None)
+
+
 def test_rows_match_the_library_and_the_network(whole, model):
     """Oracle: the library and the network, one image at a time."""
     rows = rows_of(whole)

@@ -209,7 +209,7 @@ def test_hugging_face_parquet(tmp_path: Path) -> None:
         assert (item.label, read(item)) == (IMAGES[name], image(name))
     assert len(list_items(str(tmp_path / "data" / "test-0.parquet")).items) == 4
     rows = [{"bytes": None, "path": "1.png"}, {"bytes": None, "path": None}, {"bytes": None, "path": "gone.png"}]
-    pq.write_table(pa.table({"image": rows}), tmp_path / "x.parquet")
+    pq.write_table(pa.table({"mask": rows[::-1], "Image": rows}), tmp_path / "x.parquet")
     (tmp_path / "1.png").write_bytes(b"one")
     first, *others = list_items(str(tmp_path / "x.parquet")).items
     assert read(first) == b"one"

@@ -6,6 +6,7 @@ The S3 server is moto's, in this process. These tests need the extra `s3`.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import random
@@ -30,7 +31,8 @@ from saliscope.runs import run, stores
 from saliscope.runs.finished_run import FILE
 from saliscope.runs.settings import Settings
 from saliscope.runs.shards import locks, open_run, read_manifest
-from saliscope.runs.stores import WORK
+from saliscope.runs.shards.writing import Shards
+from saliscope.runs.stores import SETTINGS, WORK
 from saliscope.zoo.model import Model, Preparation
 
 COUNT = 45
@@ -324,5 +326,7 @@ def test_truncated_files_are_written_again(where, source, model, expected, tmp_p
     first = "part-00000.parquet" if where == "local" else "work/commits/00000.json"
     for name in ("work/000001-0001.arrow", first, "part-00001.parquet"):
         target.write(name, (target.read(name) or b"1234")[: 0 if where == "local" else -3])
+    with Shards(out, json.loads(target.read(SETTINGS) or b"")):
+        assert target.read("work/commits/00000.json") is None, "a worker that starts again would trust it"
     assert explain(source, out, model).new == COUNT - 4
     assert rows(out) == rows(expected)

@@ -44,8 +44,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 
 
 def test_hugging_face_opens_it(finished, tmp_path):
-    done = export(finished, "hf", tmp_path / "hf")
-    assert (done.written, done.missing) == (4, 1)
+    seen: list[tuple[int, int]] = []
+    done = export(finished, "hf", tmp_path / "hf", progress=lambda *counts: seen.append(counts))
+    assert (done.written, done.missing) == (4, 1) and seen[-1] == (6, 6)
     rows = pq.read_table(tmp_path / "hf" / "data" / "train-00000.parquet").to_pylist()
     assert [each["path"] for each in rows] == ["0.png", "1.png", "2.png", HOSTILE]
     assert Image.open(io.BytesIO(rows[0]["heatmap"]["bytes"])).size == (96, 64)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from saliscope.errors import Refused
 from saliscope.runs.compare import compare as write
 from saliscope.runs.report.analysis.columns import Columns
-from saliscope.runs.report.analysis.label_errors import find_label_errors
+from saliscope.runs.report.analysis.label_errors import estimate_random, find_label_errors
 from saliscope.runs.report.answers import Answer, Answers
 from saliscope.runs.report.context import Page, Report
 from saliscope.runs.rows import SCHEMA, RunData
@@ -97,6 +97,10 @@ def folder_of(k: int) -> str:
     return f"{NAMES[k % 4]}/batch{k // 4 % 4}/{k:04d}.jpg"
 
 
+def half_of(k: int) -> str:
+    return f"all/{k // 16 % 2}/batch{k // 4 % 4}/{k:04d}.jpg"
+
+
 def test_a_folder_with_a_low_accuracy_is_found(tmp_path):
     labels = np.arange(320) % 4
     batch = np.arange(320) // 4 % 4
@@ -105,6 +109,10 @@ def test_a_folder_with_a_low_accuracy_is_found(tmp_path):
     found = faults(data)[0]
     assert found.kind == "slice" and "in folders named batch2 is " in found.problem and "100% of other" in found.problem
     assert all(batch[row] == 2 for row in found.rows)
+    # One batch of one folder: neither the folder, of which it is a quarter, nor the batches with its name.
+    predictions = np.where((np.arange(320) // 4 % 8 == 6) & (np.arange(320) % 3 > 0), (labels + 2) % 4, labels)
+    (found,) = faults(made_run(tmp_path, labels, predictions, path=half_of, unsure=0.3))
+    assert "in the folder all/1/batch2 is " in found.problem
     # A class with a low accuracy is not a folder with a fault, although it has a folder of its own.
     predictions = np.where((labels == 2) & (np.arange(320) % 3 > 0), 3, labels)
     assert not faults(made_run(tmp_path, labels, predictions, path=folder_of, unsure=0.3))
@@ -141,6 +149,11 @@ def test_wrong_labels_are_found_and_natural_mistakes_are_not(tmp_path):
     assert found.kind == "labels" and count == pytest.approx(wrong.sum(), abs=15)
     assert all(wrong[row] for row in found.rows) and len(found.rows) == 6
     assert not faults(made_run(tmp_path, truth, predictions, unsure=unsure))
+    data = made_run(tmp_path, labels, predictions, unsure=unsure)
+    errors = find_label_errors(data, Columns(data))
+    for classes, rows in ((4, 100), (3, 800), (4, 99), (2, 800)):
+        found = estimate_random(errors, Columns(data), classes, np.arange(800) >= rows)
+        assert (found is not None) == (classes > 2 and rows > 99), "fewer classes or rows prove nothing"
 
 
 class Brightest(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 from pathlib import Path
@@ -15,12 +16,11 @@ from pyarrow import parquet as pq
 from benchmarks.data_sets.synthetic import write_run
 from saliscope.errors import Refused
 from saliscope.runs.report import metadata
-from saliscope.runs.report.analysis import clusters
 from saliscope.runs.report.analysis import maps as map_pass
 from saliscope.runs.report.analysis.clusters import project
 from saliscope.runs.report.analysis.columns import Columns
 from saliscope.runs.report.analysis.label_errors import find_label_errors
-from saliscope.runs.report.analysis.slices import divide, find_slices, lower
+from saliscope.runs.report.analysis.slices import divide, find_slices, folders, lower, more_mistakes
 from saliscope.runs.report.analysis.summary import Rate, by_ancestor, calibrate, median_size
 from saliscope.runs.rows import SCHEMA, RunData
 from saliscope.runs.shards import open_run
@@ -115,6 +115,30 @@ def test_slices_with_a_lower_accuracy_are_found():
     assert found.worst[0].rate.count == (camera == 2).sum() and found.worst[0].rest.count == (camera != 2).sum()
 
 
+def test_mistakes_are_expected_within_each_label():
+    """Oracle: all 6 × 15 ways to choose 1 of 6 and 2 of 6 images, of which 2 and 3 are mistakes."""
+    first, second = ([*itertools.combinations([1] * m + [0] * (6 - m), n)] for m, n in ((2, 1), (3, 2)))
+    sums = [sum(a) + sum(b) for a, b in itertools.product(first, second)]
+    of_labels = np.array([1, 2]), np.array([2, 3]), np.array([6, 6])
+    for wrong in ([0, 0], [1, 1], [0, 2], [1, 2]):
+        p = np.mean([each >= sum(wrong) for each in sums])
+        assert more_mistakes(np.array(wrong), *of_labels) == pytest.approx(p)
+    assert more_mistakes(*(np.array([each]) for each in (2, 2, 3, 6))) == pytest.approx(3 / 15), "one label"
+    found = find_slices({"camera": pa.array(["a", "b"] * 60)}, np.array([0, 1] * 60, "i1"), np.array([0, 1] * 60))
+    assert not found.worst and "same labels without it" in found.skipped["camera"], "each camera has its own label"
+
+
+def test_folders_are_those_below_the_common_one():
+    found = folders(pa.chunked_array([["run/a/x/1.png", "run/a/y/2.png", "run/b/x/3.png", "run/4.png"]]))
+    assert {name: values.to_pylist() for name, values in found.items()} == {
+        "folder, level 1": ["run/a", "run/a", "run/b", None],
+        "folder, level 2": ["run/a/x", "run/a/y", "run/b/x", None],
+        "folder name, level 2": ["x", "y", "x", None],
+    }
+    assert folders(pa.chunked_array([["run/a/1.png", "run/b/2.png"]])).keys() == {"folder, level 1"}
+    assert folders(pa.chunked_array([["run/1.png", "run/2.png"]])) == folders(pa.chunked_array([["1.png"]])) == {}
+
+
 def test_few_noise_slices_are_reported():
     """Of 100 data sets without a difference, at most 5% and a few by chance report any slice."""
     random = np.random.default_rng(1)
@@ -189,15 +213,24 @@ def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_large_run_is_sampled(tmp_path, monkeypatch):
-    """The statistics are those of all rows, whether the maps are sampled or not."""
-    write_run(tmp_path, 600, shard=256)
-    whole = page_text(page_of(open_run(tmp_path), tmp_path))
-    monkeypatch.setattr(map_pass, "SAMPLE", 100)
-    monkeypatch.setattr(clusters, "LEAST", 10)
-    part = page_text(page_of(open_run(tmp_path), tmp_path))
-    assert whole.split("Clusters of maps within a class")[0] == part.split("Clusters of maps within a class")[0]
-    assert "Accuracy" in whole and "Common ancestor" in whole and "600 images" in whole
+def test_a_sample_has_the_same_number_of_each_class(tmp_path, monkeypatch):
+    """Classes of 8, 40 and 60 maps and room for 64: all of the first, and 28 of each other."""
+    labels = [0] * 8 + [1] * 40 + [2] * 60
+    rows = [row(f"{k:03d}", None, None, label, 0.9, [[1]], "abc") for k, label in enumerate(labels)]
+    data = store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
+    columns = Columns(data)
+    large = 2**9, 2**9  # of which 32 have all the cells that a sample may have
+    for most, size, count in (
+        (108, (1, 1), (8, 40, 60)), (64, (1, 1), (8, 28, 28)), (63, (1, 1), (8, 27, 27)), (64, large, (8, 12, 12)),
+        (30, (1, 1), (8, 11, 11)), (9, (1, 1), (8, 10, 10)),
+    ):  # fmt: skip
+        monkeypatch.setattr(map_pass, "SAMPLE", most)
+        chosen = map_pass.choose_sample(columns, size)
+        assert tuple(part.sum() for part in np.split(chosen, (8, 48))) == count
+    assert chosen[8] and chosen[47] and not chosen[9], "evenly spaced"
+    found = map_pass.read_all(data, columns, columns.target.codes, False, {"all": np.ones((1, 1))})
+    assert found.sampled and found.sample.rows.tolist() == np.flatnonzero(chosen).tolist()
+    assert found.regions["all"].count == 108 and found.means[:3].tolist() == [[[1]]] * 3, "those of all maps"
 
 
 def test_means_and_shares_are_those_of_all_maps(tmp_path):
@@ -212,3 +245,5 @@ def test_means_and_shares_are_those_of_all_maps(tmp_path):
     assert found.regions["half"].even == pytest.approx(1 / 7) and not found.sampled
     code = int(columns.label.codes[0])
     np.testing.assert_allclose(found.means[code], maps[columns.label.codes == code].mean(0))
+    text = page_text(page_of(data, tmp_path))
+    assert "Accuracy" in text and "Common ancestor" in text and "300 images" in text
