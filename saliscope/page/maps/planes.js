@@ -7,6 +7,7 @@ import { Tiles, followTiles } from "../drawing/tiles.js";
 import { subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { reveal } from "../shared/elements.js";
+import { ENDS, itemOfKey, ROW } from "../shared/keys.js";
 import { floats, make, makeButton } from "../wire.js";
 
 class Planes extends Component {
@@ -62,15 +63,11 @@ class Planes extends Component {
   }
 
   key(event) {
-    const at = [...this.list.children].indexOf(document.activeElement),
-      last = this.list.children.length - 1;
-    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
-    if (at < 0 || next === undefined) return;
-    event.preventDefault();
-    const tile = this.list.children[Math.min(last, Math.max(0, next))];
-    this.list.children[at].tabIndex = -1;
-    tile.tabIndex = 0;
-    tile.focus();
+    const tiles = [...this.list.querySelectorAll("button")],
+      next = itemOfKey(event, tiles, { ...ROW, ...ENDS });
+    if (!next) return;
+    for (const tile of tiles) tile.tabIndex = tile === next ? 0 : -1;
+    next.focus();
   }
 
   async receive(value) {
