@@ -278,7 +278,7 @@ class Board extends Component {
     if (!panels.length) return;
     if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);
     for (const panel of panels) {
-      if (value.state !== "passed") this.handleAnswer(panel, { ...value });
+      if (value.state !== "passed") this.handleAnswer(panel, value);
       else {
         panel.markStale();
         this.stale = true;

@@ -7,7 +7,7 @@ from typing import Any
 
 from saliscope import limits, zoo
 from saliscope.compute import messages as page_messages
-from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting, Window
+from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from saliscope.compute.compare import messages, questions
 from saliscope.compute.compare.questions import PanelRequest
 from saliscope.compute.jobs import runs
@@ -61,9 +61,7 @@ def _values(
     succession may arrive.
     """
     for step in questions.answers(panel_request, image, run):
-        if isinstance(step, Window):
-            known["box"] = step.box
-        elif isinstance(step, Settings):
+        if isinstance(step, Settings):
             known |= resolved(panel_request, step)
         elif isinstance(step, Scene):
             known |= objects(step)

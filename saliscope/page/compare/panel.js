@@ -218,13 +218,13 @@ export class Panel {
     return over;
   }
 
-  async setMap({ view, box }) {
+  async setMap({ view }) {
     const turn = (this.turn = (this.turn || 0) + 1),
       image = view.crop ? await loadImage(view.crop.src) : null;
     if (turn !== this.turn) return; // a newer map arrived while this image was decoded
     this.loading = false;
     this.mapView.setMap(
-      { ...unpackMap(view.map), box, id: view.id },
+      { ...unpackMap(view.map), box: view.crop?.window, id: view.id },
       image,
       view.words.unit,
       view.words.alt,

@@ -7,7 +7,6 @@ export class Requests {
     this.page = { image: undefined, bands: "", names: {}, options: {} };
     this.answers = []; // latest [request, value] pairs
     this.lists = new Map();
-    this.boxes = new Map();
     this.classMethods = new Set(); // methods that use the class
     this.textModels = new Set(); // models with a text encoder
     this.unused = { layer: new Set(), target: new Set() }; // methods that use no layer, or no class
@@ -65,7 +64,6 @@ export class Requests {
       runner,
       classed,
       lists: !this.lists.has(this.listKey(request)),
-      place: !this.boxes.has(this.boxKey(request)),
     };
   }
 
@@ -73,16 +71,10 @@ export class Requests {
     return JSON.stringify([model, layer]);
   }
 
-  boxKey({ image, bands, model }) {
-    return JSON.stringify([image, bands, model]);
-  }
-
-  /** Lists and the crop box are sent only once; store them. */
+  /** Lists are sent only once; store them. */
   learn(request, value) {
     if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
     if (value.lists) this.lists.set(this.listKey(request), value.lists);
-    if (value.box) this.boxes.set(this.boxKey(request), value.box);
-    value.box = this.boxes.get(this.boxKey(request));
     if (!value.names || value.names.method !== request.method) return;
     if (!value.takes_layer) this.unused.layer.add(request.method);
     (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
