@@ -6,7 +6,7 @@ import { describe, quantityOf } from "../drawing/describe.js";
 import { ticksOf } from "../drawing/ticks.js";
 import { Surface } from "../drawing/surface.js";
 import { DetectedObjects } from "../drawing/objects.js";
-import { placeOfCell } from "../shared/elements.js";
+import { placeOfCell, showText } from "../shared/elements.js";
 import { describeCell, fill, make, formatValue } from "../wire.js";
 
 const WHOLE = [0, 0, 1, 1];
@@ -79,8 +79,7 @@ export class MapView {
 
   /** Show a message in place of the map. */
   showMessage(text) {
-    this.message.textContent = text;
-    this.message.hidden = !text;
+    showText(this.message, text);
   }
 
   clear(text) {

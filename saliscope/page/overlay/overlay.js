@@ -18,7 +18,7 @@ import { Tools } from "./tools.js";
 import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
 import { Component, markDrawn } from "../parts.js";
-import { makeFacts, placeOf } from "../shared/elements.js";
+import { makeFacts, placeOf, showText } from "../shared/elements.js";
 import { make, downloadFile } from "../wire.js";
 
 const views = new Map(); // by the id of their parts
@@ -234,8 +234,7 @@ class View extends Component {
 
   /** Show a channel's heading and statistics. */
   describe(value) {
-    this.heading.hidden = !value.words.title;
-    this.heading.textContent = value.words.title || "";
+    showText(this.heading, value.words.title || "");
     this.facts.replaceChildren(...makeFacts(value.words.facts || []));
   }
 

@@ -1,5 +1,6 @@
 // The address always holds the state of the page. Each request (image, model, layer, class, method, options, bands) is
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
+import { copyText } from "./copy.js";
 import { uploadFile, findImage } from "./stored_images.js";
 import { askAddress, isPinned, keepsTarget, optionFields, settings } from "../parts.js";
 import { selectedTab, selectTab, tabs } from "../tabs.js";
@@ -198,14 +199,8 @@ export function currentLink() {
 
 /** Copy the link to the clipboard; returns it and a message. */
 export async function copyLink({ copied, copy, without_image: more }) {
-  const { address, isShared } = currentLink();
-  let message = copy;
-  try {
-    await navigator.clipboard.writeText(address);
-    message = copied;
-  } catch {
-    /* no permission, or no HTTPS */
-  }
+  const { address, isShared } = currentLink(),
+    message = (await copyText(address)) ? copied : copy;
   return { address, text: isShared ? `${message} ${more}` : message };
 }
 

@@ -27,15 +27,20 @@ export function makeFileInput(attributes, use) {
   return input;
 }
 
+/** Show a text in an element, which is hidden without one. */
+export function showText(element, text) {
+  element.textContent = text;
+  element.hidden = !text;
+}
+
 /**
  * Show that a field has a wrong value, with a message below it; "" means that it is right.
  * @param {Element} field
- * @param {Element} note the element of the message, which has an id
+ * @param {HTMLElement} note the element of the message, which has an id
  * @param {string} message
  */
 export function markInvalid(field, note, message) {
-  note.textContent = message;
-  note.toggleAttribute("hidden", !message);
+  showText(note, message);
   if (message) setAttributes(field, { "aria-invalid": "true", "aria-describedby": note.id });
   else for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
 }
