@@ -198,7 +198,7 @@ class Board extends Component {
       return this.draw(known);
     }
     const { text, second } = this.current;
-    this.pending = { number: ++this.number, key, search, started: performance.now() };
+    this.pending = { number: ++this.number, key, search };
     this.isStale = false;
     this.status.say("busy", this.terms.computing);
     this.mark();

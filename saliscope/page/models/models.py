@@ -14,7 +14,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.models import engine, messages
 from saliscope.compute.request import LONGEST
 from saliscope.page.components import view as page_view
-from saliscope.page.events import Ask, answer_number, on, stop_on
+from saliscope.page.events import Ask, answer_newest, on, stop_on
 from saliscope.page.models import parts
 from saliscope.page.panel import settings
 from saliscope.page.wire import Updates
@@ -40,7 +40,7 @@ def compare(ask: Ask) -> Iterator[Updates]:
     def work(run: Run) -> Iterator[Any]:
         return engine.compare(ask.question(), name, run, with_examples=with_examples)
 
-    yield from answer_number(ask, parts.MODELS, "models", work, compared)
+    yield from answer_newest(ask, parts.MODELS, "models", work, compared)
 
 
 stop_on(parts.MODELS, "models")
