@@ -182,6 +182,9 @@ export function settings() {
   };
 }
 
+/** Return the items of a list of the page, see `toItem` in lists/choice.js. */
+export const listOf = (id) => parts.get(id).props.names;
+
 /** Return the fields of the options, with their defaults. */
 export const optionFields = () => parts.get("hl-options").props.value?.schema || [];
 

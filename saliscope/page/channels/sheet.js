@@ -2,6 +2,7 @@
 import { unpackStatistics } from "./order.js";
 import { Tiles } from "../drawing/tiles.js";
 import { change, state } from "../store.js";
+import { floats } from "../wire.js";
 
 /** The images of the tiles. */
 export const tiles = new Tiles();
@@ -37,7 +38,7 @@ export function keepTiles(value) {
 export function addMeasure(value) {
   const { sheet } = state.channels;
   if (sheet?.about !== value.about || sheet.whom !== value.whom) return;
-  const measure = { note: value.note, cell: value.cell, values: unpackStatistics({ found: value.values }).found };
+  const measure = { note: value.note, cell: value.cell, values: floats(value.values) };
   change("channels", { sheet: { ...sheet, measures: { ...sheet.measures, [value.kind]: measure } } });
 }
 

@@ -5,7 +5,7 @@ import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
 import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
-import { state, subscribe, update } from "../store.js";
+import { follow, state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
 class Board extends Component {
@@ -26,27 +26,12 @@ class Board extends Component {
     this.add();
     this.add({ own: {}, runner: true, classed: true });
     this.bound = bindBoard(this);
-    this.follow({
-      imagePath: () => this.readImage(),
-      question: () => this.readQuestion(),
-      compared: () => this.readAnswers(),
-      comparison: () => this.readPanels(),
-    });
+    subscribe(["imagePath"], () => this.readImage());
+    if (state.imagePath !== undefined) this.readImage();
+    follow("question", () => this.readQuestion());
+    follow("compared", () => this.readAnswers());
+    follow("comparison", () => state.comparison && this.readPanels());
     new IntersectionObserver(() => this.refreshIfVisible()).observe(element);
-  }
-
-  /**
-   * Call each reader after changes of its value in the state, and now if it has one.
-   * @param {Partial<Record<keyof import("../store.js").State, () => void>>} readers
-   */
-  follow(readers) {
-    for (const key of /** @type {(keyof typeof readers)[]} */ (Object.keys(readers))) {
-      const readKnown = () => {
-        if (state[key] !== null && state[key] !== undefined) readers[key]();
-      };
-      subscribe([key], readKnown);
-      readKnown();
-    }
   }
 
   get page() {
@@ -60,7 +45,7 @@ class Board extends Component {
     const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
       [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
-      listed = this.requests.listed(this.panels[0])?.method || [],
+      listed = this.requests.listed(this.panels[0]).method || [],
       known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
       target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;

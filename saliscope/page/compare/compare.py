@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope import limits, zoo
+from saliscope import limits
 from saliscope.compute import messages as page_messages
 from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from saliscope.compute.compare import messages, questions
@@ -97,7 +97,6 @@ def lists(settings: Settings) -> dict[str, Any]:
     """Return the choices of a panel as items of the lists, and the note below the list of methods."""
     loaded = settings.loaded
     return {
-        "model": panel.models(zoo.list_models()),
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
         "method": picker.items(settings),

@@ -46,7 +46,7 @@ export class Panel {
           (value) => this.choose(name, value),
           {
             heads: this.terms.heads[name],
-            note: () => (name === "method" && this.board.requests.listed(this)?.note) || "",
+            note: () => (name === "method" && this.board.requests.listed(this).note) || "",
           },
         ),
       ]),
@@ -95,7 +95,7 @@ export class Panel {
 
   /** Return the choices for `name`; the first one follows the page. */
   choices(name) {
-    const listed = (this.board.requests.listed(this) || {})[name] || [];
+    const listed = this.board.requests.listed(this)[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
     const items = (found || listed).map(toItem).map((item) => ({ ...item, value: `=${item.value}` }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
@@ -117,9 +117,8 @@ export class Panel {
   }
 
   get top() {
-    const task = this.latest && this.latest.task;
-    if (task === "text") return this.terms.first;
-    return task === "detection" ? this.terms.strongest : task === "segmentation" ? this.terms.largest : this.terms.top;
+    const { first, strongest, largest, top } = this.terms;
+    return { text: first, detection: strongest, segmentation: largest }[this.latest?.task] ?? top;
   }
 
   get second() {
@@ -177,7 +176,7 @@ export class Panel {
   /** Return the label of a setting from the list of choices. */
   label(name) {
     const { own } = this,
-      item = ((this.board.requests.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
+      item = (this.board.requests.listed(this)[name] || []).find(([, value]) => value === own[name]);
     return (item ? item[0] : own[name]).split(" · ")[0];
   }
 

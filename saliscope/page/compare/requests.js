@@ -1,4 +1,6 @@
 // The request of each panel (the page's settings with the panel's own changes), and a cache of answers.
+import { listOf } from "../parts.js";
+
 const MAX_ANSWERS = 12; // number of answers
 const sortKeys = (options) => Object.fromEntries(Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1)));
 
@@ -80,13 +82,11 @@ export class Requests {
     (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
   }
 
+  /** Return the lists of a panel, or those of another layer of its model; the models are those of the page. */
   listed(panel) {
     const request = this.forPanel(panel),
-      found = this.lists.get(this.listKey(request));
-    if (found) return found;
-    for (const [key, lists] of [...this.lists].reverse()) if (JSON.parse(key)[0] === request.model) return lists;
-    const [any] = this.lists.values();
-    return any && { model: any.model };
+      [, other] = [...this.lists].reverse().find(([key]) => JSON.parse(key)[0] === request.model) || [];
+    return { ...(this.lists.get(this.listKey(request)) || other), model: listOf("hl-model") };
   }
 
   keep(request, value) {

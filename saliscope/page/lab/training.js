@@ -2,7 +2,7 @@
 import { decades, heat, lines } from "../drawing/chart.js";
 import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, markDrawn, mountClass } from "../parts.js";
-import { makeOptions, makeSelect } from "../shared/elements.js";
+import { makeForm, makeOptions, makeSelect } from "../shared/elements.js";
 import { bytes, make, makeButton } from "../wire.js";
 
 class Training extends Component {
@@ -54,13 +54,9 @@ class Training extends Component {
     this.factorRow = this.entry("factor");
     this.startButton = make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.start });
     this.stopButton = makeButton(terms.stop, () => this.stop(), { "aria-label": terms.stop_name, disabled: true });
-    const onsubmit = (event) => {
-      event.preventDefault();
-      this.start();
-    };
-    return make(
-      "form",
-      { class: "hl-lab-form", novalidate: true, onsubmit },
+    return makeForm(
+      { class: "hl-lab-form" },
+      () => this.start(),
       this.select("task", props.tasks),
       this.entry("steps"),
       this.entry("rate"),

@@ -5,7 +5,7 @@ import { Combobox } from "../lists/combobox.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { Component, mountClass } from "../parts.js";
+import { Component, listOf, mountClass } from "../parts.js";
 import { Job } from "../shared/job.js";
 import { makeTick } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
@@ -32,7 +32,6 @@ class Board extends Component {
     this.results = make("div", { class: "hl-models-results" });
     explain(this.results);
     this.build();
-    subscribe(["models"], () => this.showName());
     subscribe(["question", "imagePath"], () => this.mark());
     this.bound = bindParameters(
       ["other"],
@@ -40,7 +39,10 @@ class Board extends Component {
       ({ other = "" }) => this.restore(other),
     );
     new IntersectionObserver(() => this.whenVisible()).observe(element);
-    subscribe(["question"], () => this.whenVisible());
+    subscribe(["question"], () => {
+      this.showName();
+      this.whenVisible();
+    });
     this.showName();
   }
 
@@ -56,17 +58,12 @@ class Board extends Component {
   }
 
   get items() {
-    return (state.models || []).map(toItem);
+    return listOf("hl-model").map(toItem);
   }
 
-  /** Get the list of models, and compare the models of a link. */
+  /** Compare the models of a link. */
   whenVisible() {
-    if (!state.question || !this.element.checkVisibility()) return;
-    if (!state.models && !this.isListed) {
-      this.isListed = true;
-      this.trigger("listed", {});
-    }
-    if (this.isWanted) this.request();
+    if (this.isWanted && state.question && this.element.checkVisibility()) this.request();
   }
 
   choose(value) {

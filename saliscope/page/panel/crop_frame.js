@@ -1,5 +1,5 @@
 // Outlines the crop that the network receives on the image in the left column, and moves it.
-import { state, subscribe } from "../store.js";
+import { follow, state, subscribe } from "../store.js";
 import { placeOf } from "../shared/elements.js";
 import { make } from "../wire.js";
 
@@ -107,6 +107,5 @@ class CropFrame {
  */
 export function frameCrop(id, label, move) {
   const frame = new CropFrame(id, label, move);
-  subscribe(["crop"], () => frame.show(state.crop));
-  if (state.crop) frame.show(state.crop);
+  follow("crop", () => frame.show(state.crop));
 }

@@ -2,7 +2,7 @@
 import { askQuestion, forgetBands, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { fileAddress, newId, storeImage, uploadFile } from "../shared/stored_images.js";
-import { state, subscribe, update } from "../store.js";
+import { follow, state, update } from "../store.js";
 import { makeFileInput, showText } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
@@ -80,7 +80,7 @@ class ImageField {
     );
     this.line = make("p", { class: "hl-quiet", role: "status", hidden: true });
     element.firstElementChild.replaceChildren(this.area, this.remove, input, tools, this.line);
-    subscribe(["image"], () => this.draw());
+    follow("image", () => this.draw());
   }
 
   draw() {
@@ -152,7 +152,6 @@ class ImageField {
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props) {
   field = new ImageField(element, props.terms);
-  if (state.image) field.draw();
   return (value) => {
     if (value) showImage(value);
   };

@@ -35,16 +35,24 @@ export async function copyCitations(values, terms) {
 }
 
 /**
+ * Return an action that saves a file.
+ * @param {() => string} name of the file when the action starts, also if another map arrives meanwhile
+ * @param {string} suffix
+ * @param {() => Blob | Promise<Blob>} create
+ */
+export const saveAs = (name, suffix, create) => async () => {
+  const path = name() + suffix;
+  downloadFile(await create(), path);
+};
+
+/**
  * Return the entries of a menu that save or copy a figure.
  * @param {Record<string, any>} terms
  * @param {() => string} name of the files, without "-figure.png"
  * @param {() => import("./figure.js").Panel[]} panels
  */
 export function figureItems(terms, name, panels) {
-  const file = (suffix, create) => async () => {
-    const path = `${name()}-figure${suffix}`; // of this map, also if another one arrives meanwhile
-    downloadFile(await create(panels()), path);
-  };
+  const file = (suffix, create) => saveAs(name, `-figure${suffix}`, () => create(panels()));
   return [
     [...terms.png, file(".png", png)],
     [...terms.svg, file(".svg", svg)],

@@ -4,7 +4,7 @@ import { copyText } from "./copy.js";
 import { uploadFile, findImage } from "./stored_images.js";
 import { askAddress, isPinned, keepsTarget, optionFields, settings } from "../parts.js";
 import { selectedTab, selectTab, tabs } from "../tabs.js";
-import { state, subscribe } from "../store.js";
+import { follow, state, subscribe } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 500,
@@ -241,8 +241,7 @@ export function bindAddress() {
   addEventListener("pagehide", () => {
     if (timer) flush();
   });
-  subscribe(["question"], handleAnswer);
-  if (state.question) handleAnswer();
+  follow("question", handleAnswer);
   subscribe(["drawn"], () => writeSettings());
   bindViews();
 }

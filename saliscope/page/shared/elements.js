@@ -16,6 +16,15 @@ export function makeTick(text, attributes, more = {}) {
   return { input, root: make("label", { class: "hl-tick", ...more }, input, make("span", { text })) };
 }
 
+/** Create a form that calls `submit` instead of opening another page. */
+export function makeForm(attributes, submit, ...children) {
+  const onsubmit = (event) => {
+    event.preventDefault();
+    submit();
+  };
+  return make("form", { novalidate: true, onsubmit, ...attributes }, ...children);
+}
+
 /** Create a hidden field for files, which are given to `use`. */
 export function makeFileInput(attributes, use) {
   const input = make("input", { type: "file", hidden: true, ...attributes });

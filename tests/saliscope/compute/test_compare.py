@@ -132,7 +132,7 @@ def test_the_view_answers_a_request_once(blobs: str, tmp_path: Path, monkeypatch
         "green blob",
         "red blob#2",
     ]
-    assert MODEL in [name for _, name, _ in last["lists"]["model"]] and last["lists"]["target"] == []
+    assert last["lists"]["layer"] and last["lists"]["target"] == []
     assert last["view"]["map"]["h"] and ask(own=own) == []
     assert [value["state"] for value in ask(number=6, image="other.jpg")] == ["passed"]
 
