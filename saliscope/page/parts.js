@@ -256,7 +256,7 @@ function question(event, data, dims = true) {
 }
 
 /** Ask the server for something of one part. */
-function request(part, event, data, count = Math.round(performance.now())) {
+export function request(part, event, data, count = Math.round(performance.now())) {
   send({ part, event, data, form: settings(), number: count, crops: heldCrops() });
 }
 

@@ -5,7 +5,7 @@ import { addName, drawImage, findOthers } from "./names.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { extend, select, toggle } from "./selection.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
-import { isOutdated, open, openFirst, requestBy } from "./state.js";
+import { isOutdated, open, openFirst } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered, Component } from "../parts.js";
@@ -67,7 +67,6 @@ class Grid extends Component {
       this.pager,
     );
     this.listen();
-    requestBy((channel) => trigger("select", { channel }));
     subscribe(["channels", "question"], () => this.mark());
     subscribe(["channels"], () => this.followCell());
   }

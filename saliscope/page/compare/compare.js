@@ -4,6 +4,7 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
+import { commonRange } from "../drawing/paint.js";
 import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
 import { follow, state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
@@ -286,16 +287,15 @@ class Board extends Component {
   draw() {
     const panels = this.panels.filter((panel) => panel.mapView.map),
       whole = panels.filter((panel) => !panel.partial);
+    const mapOf = ({ mapView }) => mapView.map;
     for (const panel of panels) {
       const alike = panels.filter((other) => other.kind === panel.kind),
-        style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
-        styled = ({ mapView }) => ({ ...style, signed: !this.tools.magnitudes(mapView.map) });
+        style = this.tools.style(alike.map(mapOf)),
+        styleOf = (map) => ({ ...style, signed: !this.tools.magnitudes(map) });
       const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
       const isShared = mates.length > 1 && !panel.partial,
-        ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];
-      const [lows, highs] = [0, 1].map((end) => ranges.map((range) => range[end]));
-      const limits = isShared ? [Math.min(...lows), Math.max(...highs)] : null;
-      panel.mapView.draw({ ...styled(panel), limits });
+        limits = isShared ? commonRange(mates.map(mapOf), styleOf) : null;
+      panel.mapView.draw({ ...styleOf(panel.mapView.map), limits });
       panel.sayRange(isShared ? mates : []);
     }
     this.mix();

@@ -94,12 +94,6 @@ export class MapView {
     this.showMessage(text);
   }
 
-  /** Return the map's own color range. */
-  range(style) {
-    const { low, high } = view(this.map, { ...style, limits: null });
-    return [low, high];
-  }
-
   /** Draw the map as `view` in paint.js specifies, unless it is already drawn that way. */
   draw(style) {
     const stamp = JSON.stringify([this.map.id, style]);

@@ -68,6 +68,18 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
 }
 
 /**
+ * Return one color range for several maps.
+ * @template {import("./field.js").Field} Map
+ * @param {Map[]} maps
+ * @param {(map: Map) => Parameters<typeof view>[1]} styleOf how each is drawn
+ * @returns {[number, number]}
+ */
+export function commonRange(maps, styleOf) {
+  const views = maps.map((map) => view(map, styleOf(map)));
+  return [Math.min(...views.map(({ low }) => low)), Math.max(...views.map(({ high }) => high))];
+}
+
+/**
  * Draw the map over the image: desaturate, color, draw contours, stripe NaN.
  * @param {Uint8ClampedArray} pixels RGBA of the image, which are changed
  * @param {number} width

@@ -116,11 +116,7 @@ export class Surface {
   render(layers, width, height, edges) {
     layers.size(width, height);
     layers.edges = edges && !this.rendering.smooth;
-    const photo = layers.photo.getContext("2d", { willReadFrequently: true });
-    photo.imageSmoothingQuality = "high";
-    photo.fillStyle = "#808080";
-    photo.fillRect(0, 0, width, height);
-    if (this.image) photo.drawImage(this.image, 0, 0, width, height);
+    const photo = drawImage(layers.photo, width, height, this.image);
     this.drawLayer(layers.drawn, photo.getImageData(0, 0, width, height), this.rendering, layers.edges);
   }
 
@@ -212,6 +208,39 @@ export class Surface {
     this.mix(opacity, shown, canvas, layers);
     return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
   }
+}
+
+/**
+ * Draw an image, or gray, on a canvas of this size.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {?HTMLImageElement} image
+ */
+export function drawImage(canvas, width, height, image) {
+  [canvas.width, canvas.height] = [width, height];
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, width, height);
+  if (image) context.drawImage(image, 0, 0, width, height);
+  return context;
+}
+
+/**
+ * Draw a map over an image, or only the image.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {?HTMLImageElement} image
+ * @param {?import("./paint.js").Rendering} rendering
+ */
+export function drawOver(canvas, width, height, image, rendering) {
+  const context = drawImage(canvas, width, height, image);
+  if (!rendering) return;
+  const pixels = context.getImageData(0, 0, width, height);
+  draw(pixels.data, width, height, rendering);
+  context.putImageData(pixels, 0, 0);
 }
 
 /**

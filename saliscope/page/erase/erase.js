@@ -7,6 +7,7 @@ import { Saving } from "./saving.js";
 import { decodeShape } from "./strokes.js";
 import { Tools } from "./tools.js";
 import { unpackMap } from "../drawing/field.js";
+import { commonRange } from "../drawing/paint.js";
 import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
@@ -284,16 +285,18 @@ class Board extends Component {
   /** Draw both maps with the same colors and one range. */
   paintMaps() {
     const views = [this.before, this.after].filter(({ map }) => map);
-    const styled = ({ map }) => ({
+    const styleOf = (map) => ({
       colors: views.some((view) => view.map.lo < 0 && !view.map.by_size) ? "signed" : "magma",
       limits: null,
       smooth: true,
       signed: !map.by_size,
     });
-    const ranges = views.map((view) => view.range(styled(view)));
-    const limits = [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
+    const limits = commonRange(
+      views.map(({ map }) => map),
+      styleOf,
+    );
     for (const view of views) {
-      view.draw({ ...styled(view), limits });
+      view.draw({ ...styleOf(view.map), limits });
       view.rangeNote.textContent = views.length > 1 ? this.terms.same_range : "";
     }
     this.mix();
