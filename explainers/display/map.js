@@ -404,11 +404,7 @@ this.mix(...this.mixed);
 render(layers, width, height, edges) {
 layers.size(width, height);
 layers.edges = edges && !this.rendering.smooth;
-const photo = layers.photo.getContext("2d", { willReadFrequently: true });
-photo.imageSmoothingQuality = "high";
-photo.fillStyle = "#808080";
-photo.fillRect(0, 0, width, height);
-if (this.image) photo.drawImage(this.image, 0, 0, width, height);
+const photo = drawImage(layers.photo, width, height, this.image);
 this.drawLayer(layers.drawn, photo.getImageData(0, 0, width, height), this.rendering, layers.edges);
 }
 drawLayer(canvas, pixels, rendering, edges) {
@@ -430,10 +426,8 @@ drawEdges("rgba(0, 0, 0, .4)", 0);
 drawEdges("rgba(255, 255, 255, .4)", wide);
 }
 mapLayer(layers) {
-const {
-plain,
-drawn: { width, height },
-} = layers;
+const { plain, drawn } = layers,
+{ width, height } = drawn;
 if (plain.width !== width || plain.height !== height) {
 [plain.width, plain.height] = [width, height];
 const pixels = plain.getContext("2d").createImageData(width, height);
@@ -462,6 +456,15 @@ context.globalAlpha = opacity;
 context.drawImage(layers.drawn, 0, 0, width, height);
 context.restore();
 }
+}
+function drawImage(canvas, width, height, image) {
+[canvas.width, canvas.height] = [width, height];
+const context = canvas.getContext("2d", { willReadFrequently: true });
+context.imageSmoothingQuality = "high";
+context.fillStyle = "#808080";
+context.fillRect(0, 0, width, height);
+if (image) context.drawImage(image, 0, 0, width, height);
+return context;
 }
 function loadImage(source) {
 return new Promise((resolve) => {

@@ -1,5 +1,4 @@
 // The tiles and statistics of a layer's channels, as they arrive from the server.
-import { unpackStatistics } from "./order.js";
 import { Tiles } from "../drawing/tiles.js";
 import { change, state } from "../store.js";
 import { floats } from "../wire.js";
@@ -16,10 +15,11 @@ export function addTiles(value) {
   const sameGrid = String(sheet?.grid) === String(value.grid);
   if (!same) tiles.reset({ cell: value.cell, range: value.range, signed: value.range[0] < 0 });
   tiles.add(value);
+  const known = ["mean", "highest", "sparsity"].filter((name) => value[name]); // one cell has no sparsity
   const added = {
     ...value,
     measures: same && sheet.whom === value.whom ? sheet.measures : {},
-    figures: unpackStatistics(value),
+    figures: Object.fromEntries(known.map((name) => [name, floats(value[name])])),
     size: Math.max(value.numbers.length, same ? sheet.size : 0),
   };
   change("channels", { sheet: added, key: key(value), here: sameGrid ? state.channels.here : null });

@@ -21,6 +21,7 @@ from saliscope.compute.channels.answers import (
     Sheet,
 )
 from saliscope.compute.channels.engine import TILE, sparsity
+from saliscope.compute.engine import plane_number
 from saliscope.compute.units import ACROSS, SIDE, Crop, LayerUnits
 from saliscope.page.components import view
 from saliscope.page.components.thumbnails import reduced, thumbnails
@@ -145,6 +146,7 @@ def planes(step: Answer) -> dict[str, Any] | None:
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
     return {
         "plane": step.plane,
+        "usual": plane_number(step.explanation.raw[0], None),
         "count": step.planes,
         **_tiles(raw, side),
         "crop": view.jpeg(step.crop, 128),

@@ -155,22 +155,22 @@ export class Panel {
     for (const each of NAMES) {
       const label = (each === "target" && this.terms.kinds[task]) || this.terms[each];
       this.picks[each].name(label, fill(this.terms.of_panel, { name: label, letter: this.letter.textContent }));
-      const own = each === "target" ? this.runner || this.own.target !== undefined : this.own[each] !== undefined;
+      const value = this.valueOf(each),
+        own = value !== PAGE;
       const off = !this.pending && ((each === "layer" && !layered) || (each === "target" && !classed));
       let text = shown[each] || names[each] || "";
       if (each === "target") text = name || (this.runner ? this.second : this.own.target || text || this.top);
       else if (this.pending && own) text = this.label(each);
       if (off) text = each === "layer" ? this.terms.no_layer : this.terms.no_class;
-      const value =
-        each === "target" && this.runner
-          ? RUNNER
-          : !own
-            ? PAGE
-            : each === "target" && !this.own.target
-              ? TOP
-              : `=${this.own[each]}`;
       this.picks[each].set(text, value, { own, off });
     }
+  }
+
+  /** Return the value of a setting in the list of choices. */
+  valueOf(name) {
+    if (name === "target" && this.runner) return RUNNER;
+    const own = this.own[name];
+    return own === undefined ? PAGE : own ? `=${own}` : TOP;
   }
 
   /** Return the label of a setting from the list of choices. */

@@ -141,10 +141,8 @@ export class Surface {
 
   /** Return the map without the image. */
   mapLayer(layers) {
-    const {
-      plain,
-      drawn: { width, height },
-    } = layers;
+    const { plain, drawn } = layers,
+      { width, height } = drawn;
     if (plain.width !== width || plain.height !== height) {
       [plain.width, plain.height] = [width, height];
       const pixels = plain.getContext("2d").createImageData(width, height);

@@ -6,8 +6,7 @@ import { subscribe, update } from "../store.js";
 import { setGlossary } from "../text/terms.js";
 import { Tour } from "../tour/tour.js";
 import { fill, make } from "../wire.js";
-import { Presentation, toggleTheme } from "./display.js";
-import { markUnused } from "./unused.js";
+import { markUnused, Presentation, toggleTheme } from "./display.js";
 
 class Menu extends Disclosure {
   /** `items`: pairs of a text and an action; `links`: pairs of a text and an address. */

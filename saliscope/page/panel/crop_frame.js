@@ -90,10 +90,8 @@ class CropFrame {
 
   /** Check whether this can be the image of the answer, and whether it is cropped. */
   fits(image) {
-    const {
-      window: [left, top, right, bottom],
-      aspect,
-    } = this.crop;
+    const { window, aspect } = this.crop,
+      [left, top, right, bottom] = window;
     const cropped = left > WHOLE || top > WHOLE || right < 1 - WHOLE || bottom < 1 - WHOLE;
     return cropped && Math.abs(image.naturalWidth / image.naturalHeight / aspect - 1) < ALIKE;
   }
