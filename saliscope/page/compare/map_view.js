@@ -37,10 +37,6 @@ export class MapView {
     const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
     this.parts = [this.frame, this.read, scale];
     this.surface = new Surface(this.canvas, () => this.rendering && this.paint());
-    this.listen();
-  }
-
-  listen() {
     const { canvas, read } = this;
     followCells(canvas, {
       map: () => this.map,

@@ -100,7 +100,7 @@ class View extends Component {
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
-    if (partial && this.isBetter(value)) this.history.run(cache.entry(value.key).partials, value);
+    if (partial && this.isBetter(value)) this.history.set(cache.entry(value.key).partials, value, true);
     else this.show(value, since);
     return false; // `show` marks it
   }
@@ -142,20 +142,16 @@ class View extends Component {
     this.frame.dataset.state = recalled ? "recalled" : value.map ? value.state || "done" : "alone";
     this.canvas.setAttribute("aria-label", value.words.alt);
     this.tools.enable(Boolean(value.map));
-    this.updateHistory(value);
+    const isLive = value.state === "partial",
+      partials = value.key && (isLive || value.map) ? this.cache.entry(value.key).partials : [];
+    this.history.set(partials, value, isLive);
     if (value.map) this.setMap(unpackMap(value.map));
     else this.drawImage();
-    this.describe(value);
+    showText(this.heading, value.words.title || "");
+    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
     if (this.props.address) update({ crop: value.crop }); // framed on the image in the left column
     if (!recalled) markDrawn(this.element, value.id, since);
     else if (asked === state.asked) markCurrent(this.id);
-  }
-
-  /** Update the slider of partial maps. */
-  updateHistory(value) {
-    const partials = value.key ? this.cache.entry(value.key).partials : [];
-    if (value.state === "partial") this.history.run(partials, value);
-    else this.history.end(value.map ? partials : [], value);
   }
 
   /** Draw a map over the image; limits, read-out and checkboxes stay. */
@@ -232,12 +228,6 @@ class View extends Component {
     if (box) this.field.style.cssText = placeOf(box);
   }
 
-  /** Show a channel's heading and statistics. */
-  describe(value) {
-    showText(this.heading, value.words.title || "");
-    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
-  }
-
   clear(value, since) {
     this.preview.clear();
     this.map = null;
@@ -249,7 +239,7 @@ class View extends Component {
     this.scale.clear();
     this.facts.replaceChildren();
     this.heading.hidden = this.chip.hidden = true;
-    this.history.clear();
+    this.history.set([], null);
     this.tools.enable(false);
     if (this.props.address) update({ crop: null });
     this.pointer.over(null, {});
