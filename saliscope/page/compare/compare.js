@@ -5,7 +5,7 @@ import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
 import { commonRange } from "../drawing/paint.js";
-import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
+import { keepsTarget, settings, Component } from "../parts.js";
 import { follow, state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
@@ -130,7 +130,8 @@ class Board extends Component {
   }
 
   readQuestion() {
-    Object.assign(this.page, { names: state.question.names, options: state.question.options });
+    const { names, options } = state.question;
+    Object.assign(this.page, { names, options, bands: settings().bands });
     this.stale = true;
     this.mark();
     this.refreshIfVisible();
@@ -157,14 +158,6 @@ class Board extends Component {
     if (!before || !this.page.image || before === this.page.image) return;
     if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
-  }
-
-  /** Read the whole form, when the tab is visible and the page has a new answer. */
-  readForm() {
-    const form = settings();
-    this.setImage(form.image || "");
-    this.requests.form(form);
-    this.refresh();
   }
 
   /** Refresh if the tab is visible and something has changed: the page's own answer may take a minute. */
@@ -316,6 +309,5 @@ class Board extends Component {
 
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props, trigger) {
-  const board = new Board(element, props, trigger);
-  whenAnswered(element, () => board.readForm());
+  new Board(element, props, trigger);
 }

@@ -15,11 +15,6 @@ export class Requests {
     this.isEqual = this.isEqual.bind(this);
   }
 
-  /** Read the settings of the page. */
-  form({ image, bands, options, ...names }) {
-    Object.assign(this.page, { image: image || "", names, options: options.values || {}, bands });
-  }
-
   /** Return the request of a panel. */
   forPanel({ own, runner, classed, score }) {
     const { image, bands, names, options } = this.page;

@@ -83,10 +83,8 @@ class View extends Component {
       if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
       sign();
     };
+    this.menu = createSaveMenu(this);
     this.tools = new Tools(terms, this, { mix, redraw, choose, sign });
-    const menu = createSaveMenu(this);
-    this.tools.buttons.push(menu.button);
-    this.tools.saves.append(menu.root);
     this.scale.root.append(this.pointer.read);
     const below = make("div", { class: "hl-below" }, this.limits.note, this.history.root);
     root.replaceChildren(this.heading, this.tools.root, this.frame, this.scale.root, below, this.facts);
