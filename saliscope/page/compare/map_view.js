@@ -59,8 +59,9 @@ export class MapView {
     this.report(left + x * (right - left), top + y * (bottom - top));
   }
 
-  /** Show a map over an image (or null); `objects` are the detected objects, `value` is the answer. */
-  setMap(map, image, unit, alt, objects, value = null) {
+  /** Show the map of an answer over an image (or null); `things` are the detected objects. */
+  setMap(map, image, value, things = value.things) {
+    const { unit, alt } = value.words;
     Object.assign(this, { map, unit, value, rendering: null });
     this.surface.image = image;
     const { ratio } = this.surface; // the frame is always square, so that the layout does not shift
@@ -68,7 +69,7 @@ export class MapView {
     this.stage.style.height = `${100 * Math.min(1, ratio)}%`;
     this.stage.hidden = false;
     this.canvas.setAttribute("aria-label", alt);
-    this.objects.show(objects);
+    this.objects.show(things);
     this.showMessage("");
     this.surface.fit();
   }

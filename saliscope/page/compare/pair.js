@@ -110,13 +110,8 @@ export class Pair {
       return this.showEmpty(fill(terms.equal, { difference: formatValue(Math.max(-lo, hi)) }));
     const map = { values, h: grid.h, w: grid.w, lo, hi, signed: true, box: grid.box };
     const same = grid.box.every((edge, k) => Math.abs(edge - first.mapView.box[k]) < 1e-6);
-    this.mapView.setMap(
-      map,
-      same ? first.mapView.surface.image : null,
-      scaled ? "" : units[0],
-      `${this.terms.difference} ${name}`,
-      null,
-    );
+    const words = { unit: scaled ? "" : units[0], alt: `${terms.difference} ${name}` };
+    this.mapView.setMap(map, same ? first.mapView.surface.image : null, { words });
     const fine = [first, second].some((panel) => panel.mapView.rendering?.fine);
     this.mapView.draw({ ...this.style, fine, colors: "signed", limits: null, signed: true });
     this.mapView.mix(this.board.tools.opacity);

@@ -222,14 +222,7 @@ export class Panel {
       image = view.crop ? await loadImage(view.crop.src) : null;
     if (turn !== this.turn) return; // a newer map arrived while this image was decoded
     this.loading = false;
-    this.mapView.setMap(
-      { ...unpackMap(view.map), box: view.crop?.window, id: view.id },
-      image,
-      view.words.unit,
-      view.words.alt,
-      view.things,
-      view,
-    );
+    this.mapView.setMap({ ...unpackMap(view.map), box: view.crop?.window, id: view.id }, image, view);
   }
 
   showMessage(parts, fraction = null, state = "") {

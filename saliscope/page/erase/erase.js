@@ -251,8 +251,7 @@ class Board extends Component {
   }
 
   setMap(view, answer, image) {
-    const { map, words, id } = answer;
-    view.setMap({ ...unpackMap(map), id }, image, words.unit, words.alt, null, answer);
+    view.setMap({ ...unpackMap(answer.map), id: answer.id }, image, answer, null);
   }
 
   keep(key, value) {
