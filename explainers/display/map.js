@@ -383,13 +383,13 @@ return true;
 paint(rendering) {
 this.rendering = rendering;
 this.layers = this.own;
-const whole = this.renderUpTo(IMMEDIATE, this.own, true);
+const whole = this.renderUpTo(IMMEDIATE, this.own);
 this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
 }
-renderUpTo(most, layers, edges) {
+renderUpTo(most, layers) {
 const { width, height } = this.canvas,
 share = Math.min(1, most / Math.max(width, height));
-this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), true);
 return share === 1;
 }
 schedule(action) {

@@ -8,7 +8,7 @@ export class Requests {
   constructor() {
     this.page = { image: undefined, bands: "", names: {}, options: {} };
     this.answers = []; // latest [request, value] pairs
-    this.lists = new Map();
+    this.known = []; // lists of names, each with the request that it answers
     this.classMethods = new Set(); // methods that use the class
     this.textModels = new Set(); // models with a text encoder
     this.unused = { layer: new Set(), target: new Set() }; // methods that use no layer, or no class
@@ -60,18 +60,14 @@ export class Requests {
       own: runner ? { ...own, target: undefined } : own,
       runner,
       classed,
-      lists: !this.lists.has(this.listKey(request)),
+      lists: !this.known.some(({ of }) => of.model === request.model && of.layer === request.layer),
     };
-  }
-
-  listKey({ model, layer }) {
-    return JSON.stringify([model, layer]);
   }
 
   /** Lists are sent only once; store them. */
   learn(request, value) {
     if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
-    if (value.lists) this.lists.set(this.listKey(request), value.lists);
+    if (value.lists) this.known.push({ of: request, lists: value.lists });
     if (!value.names || value.names.method !== request.method) return;
     if (!value.takes_layer) this.unused.layer.add(request.method);
     (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
@@ -79,9 +75,10 @@ export class Requests {
 
   /** Return the lists of a panel, or those of another layer of its model; the models are those of the page. */
   listed(panel) {
-    const request = this.forPanel(panel),
-      [, other] = [...this.lists].reverse().find(([key]) => JSON.parse(key)[0] === request.model) || [];
-    return { ...(this.lists.get(this.listKey(request)) || other), model: listOf("hl-model") };
+    const { model, layer } = this.forPanel(panel),
+      known = this.known.filter(({ of }) => of.model === model),
+      found = known.find(({ of }) => of.layer === layer) ?? known.at(-1);
+    return { ...found?.lists, model: listOf("hl-model") };
   }
 
   keep(request, value) {

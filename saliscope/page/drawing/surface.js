@@ -60,7 +60,7 @@ export class Surface {
   paint(rendering) {
     this.rendering = rendering;
     this.layers = this.own;
-    const whole = this.renderUpTo(IMMEDIATE, this.own, true);
+    const whole = this.renderUpTo(IMMEDIATE, this.own);
     this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
   }
 
@@ -69,7 +69,7 @@ export class Surface {
     const { rendering: shown } = this,
       layers = new Layers();
     this.rendering = rendering;
-    this.renderUpTo(SKETCH, layers, true);
+    this.renderUpTo(SKETCH, layers);
     this.rendering = shown;
     return layers;
   }
@@ -95,10 +95,10 @@ export class Surface {
   }
 
   /** Draw with at most `most` pixels per side; returns whether this is full resolution. */
-  renderUpTo(most, layers, edges) {
+  renderUpTo(most, layers) {
     const { width, height } = this.canvas,
       share = Math.min(1, most / Math.max(width, height));
-    this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+    this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), true);
     return share === 1;
   }
 

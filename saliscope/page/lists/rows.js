@@ -208,8 +208,6 @@ export class Rows {
       left: `${Math.max(area.left + GAP, Math.min(field.left, right))}px`,
       maxHeight: `${Math.max(96, Math.min(Math.max(hasLines ? 560 : 320, enough), space))}px`,
       visibility: field.bottom < area.top || field.top > area.bottom ? "hidden" : "",
-    });
-    Object.assign(this.element.style, {
       top: `${this.isUp ? field.top - 2 : field.bottom + 2}px`,
       transform: this.isUp ? "translateY(-100%)" : "",
     });

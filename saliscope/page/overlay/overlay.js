@@ -196,11 +196,15 @@ class View extends Component {
 
   /** Show the image without a map: nothing was found that could be explained. */
   drawImage() {
-    this.preview.clear();
-    this.map = null;
+    this.forgetMap();
     this.tools.signed.root.hidden = true;
     this.surface.fit();
     this.surface.drawPhoto();
+  }
+
+  forgetMap() {
+    this.preview.clear();
+    this.map = null;
     this.scale.clear();
     this.pointer.over(null, {});
   }
@@ -227,20 +231,17 @@ class View extends Component {
   }
 
   clear(value, since) {
-    this.preview.clear();
-    this.map = null;
+    this.forgetMap();
     this.recalled = false;
     this.empty.hidden = false;
     this.empty.textContent = (value && value.words && value.words.empty) || this.props.empty;
     this.surface.clear();
     this.canvas.setAttribute("aria-label", this.empty.textContent);
-    this.scale.clear();
     this.facts.replaceChildren();
     this.heading.hidden = this.chip.hidden = true;
     this.history.set([], null);
     this.tools.enable(false);
     if (this.props.address) update({ crop: null });
-    this.pointer.over(null, {});
     markDrawn(this.element, value && value.id, since);
   }
 

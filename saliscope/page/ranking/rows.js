@@ -29,13 +29,7 @@ export class Row {
     this.stamp = "";
     this.place = make("td", { class: "hl-ranking-place" });
     this.canvas = make("canvas", { class: "hl-ranking-small", width: 1, height: 1, "aria-hidden": "true" });
-    this.button = make("button", {
-      class: "hl-ranking-name",
-      onclick: (event) => {
-        event.stopPropagation();
-        chosen(this.value);
-      },
-    });
+    this.button = make("button", { class: "hl-ranking-name" }); // its clicks are those of the row
     this.plain = make("span", { class: "hl-ranking-name" });
     this.map = make("th", { scope: "row", class: "hl-ranking-map" });
     this.cells = Object.fromEntries(
@@ -43,11 +37,7 @@ export class Row {
     );
     this.element = make(
       "tr",
-      {
-        onclick: () => {
-          if (!this.value.control) chosen(this.value);
-        },
-      },
+      { onclick: () => this.value.control || chosen(this.value) },
       this.place,
       make("td", { class: "hl-ranking-image" }, this.canvas),
       this.map,
