@@ -41,7 +41,7 @@ class Board extends Component {
     this.predictions = new Predictions(terms);
     this.saving = new Saving(this);
     this.build();
-    this.bound = bindEdit(this, props.longest.address);
+    this.bound = bindEdit(this, props.longest);
     this.follow();
     subscribe(["asked"], () => {
       this.isAsked = true;
@@ -159,7 +159,8 @@ class Board extends Component {
     const { text, second } = this.current,
       edit = parseEdit(text);
     if (!edit.region.length) edit.fill = this.tools.fill.value; // of the next region
-    const { most, count } = { most: this.props.longest.address, count: text.length };
+    const most = this.props.longest,
+      count = text.length;
     this.tools.follow(edit, second, { back: this.at > 0, forward: this.at + 1 < this.history.length, isEmpty: !text });
     const own = second?.file && text.includes("fill.image") ? this.terms.link_without_image : "";
     this.note.textContent = count > most ? fill(this.terms.too_long, { count, most }) : own;
