@@ -161,18 +161,12 @@ export function lines(host, { title, at, last, series, log, unit }) {
   grid(root, axis, inner, tall);
   drawEnds(root, inner, `${unit} ${last}`);
   for (const name of names) {
-    let path = "",
-      pen = false;
-    series[name].forEach((value, k) => {
-      const share = axis.at(value);
-      if (share === null) {
-        pen = false;
-        return;
-      }
-      path += `${pen ? "L" : "M"}${x(at[k]).toFixed(1)} ${(TOP + (1 - share) * tall).toFixed(1)}`;
-      pen = true;
+    const shares = series[name].map(axis.at); // a line starts again after values that cannot be drawn
+    const path = shares.map((share, k) => {
+      const start = typeof shares[k - 1] === "number" ? "L" : "M";
+      return share === null ? "" : `${start}${x(at[k]).toFixed(1)} ${(TOP + (1 - share) * tall).toFixed(1)}`;
     });
-    root.append(svg("path", { d: path || "M0 0", class: "hl-curve", style: `stroke: ${color(name)}` }));
+    root.append(svg("path", { d: path.join("") || "M0 0", class: "hl-curve", style: `stroke: ${color(name)}` }));
   }
   host.mark = addCursor(root, tall, (k) => x(at[k]));
   host.plot.replaceChildren(root);

@@ -36,13 +36,9 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
   const { h, w } = map;
   const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
   if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-  const finite = values.filter((v) => Number.isFinite(v));
-  let lowest = finite.length ? Infinity : 0,
-    highest = finite.length ? -Infinity : 0;
-  for (const v of finite) {
-    lowest = Math.min(lowest, v);
-    highest = Math.max(highest, v);
-  }
+  const finite = values.filter((v) => Number.isFinite(v)),
+    lowest = finite.length ? finite.reduce((least, v) => Math.min(least, v)) : 0,
+    highest = finite.length ? finite.reduce((most, v) => Math.max(most, v)) : 0;
   const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
   const largest = Math.max(Math.abs(lowest), Math.abs(highest));
   const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
