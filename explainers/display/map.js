@@ -122,18 +122,12 @@ return to;
 return convolve(convolve(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
 function roughness({ values, w }) {
-let count = 0,
-sum = 0,
-squares = 0,
-steps = 0,
-rough = 0;
-for (const v of values)
-if (Number.isFinite(v)) {
-count += 1;
-sum += v;
-}
-for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
+const finite = values.filter((v) => Number.isFinite(v)),
+mean = finite.reduce((sum, v) => sum + v, 0) / finite.length,
+squares = finite.reduce((sum, v) => sum + (v - mean) ** 2, 0);
 if (!(squares > 0)) return 0;
+let steps = 0,
+rough = 0;
 const add = (step) => {
 if (Number.isFinite(step)) {
 steps += 1;
@@ -144,7 +138,7 @@ for (let i = 0; i < values.length; i++) {
 if ((i + 1) % w) add(values[i + 1] - values[i]);
 if (i + w < values.length) add(values[i + w] - values[i]);
 }
-return steps ? rough / steps / ((2 * squares) / count) : 0;
+return steps ? rough / steps / ((2 * squares) / finite.length) : 0;
 }
 function quantile(values, share) {
 const ordered = Float32Array.from(values).sort();
@@ -207,13 +201,9 @@ let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed 
 const { h, w } = map;
 const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
 if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-const finite = values.filter((v) => Number.isFinite(v));
-let lowest = finite.length ? Infinity : 0,
-highest = finite.length ? -Infinity : 0;
-for (const v of finite) {
-lowest = Math.min(lowest, v);
-highest = Math.max(highest, v);
-}
+const finite = values.filter((v) => Number.isFinite(v)),
+lowest = finite.length ? finite.reduce((least, v) => Math.min(least, v)) : 0,
+highest = finite.length ? finite.reduce((most, v) => Math.max(most, v)) : 0;
 const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
 const largest = Math.max(Math.abs(lowest), Math.abs(highest));
 const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
@@ -322,11 +312,8 @@ function bar(pixels, rendering) {
 const steps = pixels.length / 4;
 const from = rendering.colors === "signed" ? -1 : 0;
 for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-blendColors(
-pixels,
-Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
-{ ...rendering, low: from, high: 1 },
-);
+const values = Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1));
+blendColors(pixels, values, { ...rendering, low: from, high: 1 });
 return pixels;
 }
 function drawBar(canvas, rendering) {

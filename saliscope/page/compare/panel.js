@@ -5,7 +5,7 @@ import { Combobox } from "../lists/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
 import { StatusLine } from "../shared/status_line.js";
-import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
+import { fill, make, makeButton, makeSymbolButton, setAttributes } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
 const PAGE = "page",
@@ -83,14 +83,11 @@ export class Panel {
     this.letter.textContent = letter;
     this.element.setAttribute("aria-label", fill(this.terms.panel, { letter }));
     this.head();
-    for (const [button, text] of [
-      [this.copyButton, this.terms.duplicate],
-      [this.removeButton, this.terms.remove],
-      [this.retryButton, this.terms.again],
-    ]) {
-      button.setAttribute("aria-label", `${text} ${letter}`);
-      button.title = text;
-    }
+    const { duplicate, remove, again } = this.terms,
+      name = (button, text) => setAttributes(button, { "aria-label": `${text} ${letter}`, title: text });
+    name(this.copyButton, duplicate);
+    name(this.removeButton, remove);
+    name(this.retryButton, again);
   }
 
   /** Return the choices for `name`; the first one follows the page. */

@@ -92,10 +92,8 @@ class Concepts extends Component {
     this.open = null;
     this.key = this.resultKey = ""; // of the settings that the concepts and the change answer
     this.isAsked = this.isWanted = false;
-    this.count = makeSelect(
-      { name: "k" },
-      terms.counts.map((count) => [count, count]),
-    );
+    const counts = terms.counts.map((count) => [count, count]);
+    this.count = makeSelect({ name: "k" }, counts);
     this.source = make("select", { name: "source" });
     this.sources = makeLabel(terms.source, this.source, { hidden: true });
     this.button = makeButton(terms.find, () => this.find(), { class: "hl-button hl-primary" });

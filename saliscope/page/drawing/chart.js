@@ -148,10 +148,8 @@ function legend(host, names, color, mark) {
  */
 export function lines(host, { title, at, last, series, log, unit }) {
   const names = Object.keys(series),
-    axis = scale(
-      names.flatMap((name) => series[name]),
-      log,
-    );
+    values = names.flatMap((name) => series[name]),
+    axis = scale(values, log);
   const read = (k) =>
     `${unit} ${at[k]}: ` +
     names.map((name) => `${names.length > 1 ? name + " " : ""}${formatValue(series[name][k] ?? NaN)}`).join(" · ");

@@ -189,11 +189,8 @@ export function bar(pixels, rendering) {
   const steps = pixels.length / 4;
   const from = rendering.colors === "signed" ? -1 : 0;
   for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-  blendColors(
-    pixels,
-    Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
-    { ...rendering, low: from, high: 1 },
-  );
+  const values = Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1));
+  blendColors(pixels, values, { ...rendering, low: from, high: 1 });
   return pixels;
 }
 

@@ -284,17 +284,15 @@ class Board extends Component {
 
   /** Draw both maps with the same colors and one range. */
   paintMaps() {
-    const views = [this.before, this.after].filter(({ map }) => map);
+    const views = [this.before, this.after].filter(({ map }) => map),
+      maps = views.map(({ map }) => map);
     const styleOf = (map) => ({
-      colors: views.some((view) => view.map.lo < 0 && !view.map.by_size) ? "signed" : "magma",
+      colors: maps.some(({ lo, by_size }) => lo < 0 && !by_size) ? "signed" : "magma",
       limits: null,
       smooth: true,
       signed: !map.by_size,
     });
-    const limits = commonRange(
-      views.map(({ map }) => map),
-      styleOf,
-    );
+    const limits = commonRange(maps, styleOf);
     for (const view of views) {
       view.draw({ ...styleOf(view.map), limits });
       view.rangeNote.textContent = views.length > 1 ? this.terms.same_range : "";

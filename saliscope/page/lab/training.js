@@ -123,10 +123,8 @@ class Training extends Component {
       this.fields.task.value === "mlp"
         ? [...Array.from({ length: depth }, (_, k) => `hidden${k + 1}`), "output"]
         : this.props.layers[this.fields.task.value];
-    for (const [control, chosen] of [
-      [this.fields.scale, scale],
-      [this.fields.freeze, freeze],
-    ]) {
+    for (const [name, chosen] of Object.entries({ scale, freeze })) {
+      const control = this.fields[name];
       control.replaceChildren(...makeOptions(["", ...names].map((name) => [name, name || this.terms.no_layer])));
       control.value = names.includes(chosen) ? chosen : "";
     }
@@ -144,16 +142,11 @@ class Training extends Component {
       defaults = this.props.presets[0].settings;
     for (const [name, value] of Object.entries(defaults)) {
       const control = this.fields[name],
-        [min, max] = this.props.ranges[name] || [];
+        [min, max] = this.props.ranges[name] || [],
+        range = { min, max, whole: this.props.whole.includes(name), optional: value === null };
       if (control.type !== "number") data[name] = control.value;
       else if (control.closest("[hidden]")) data[name] = value;
-      else
-        data[name] = readNumber(control, {
-          min,
-          max,
-          whole: this.props.whole.includes(name),
-          optional: value === null,
-        });
+      else data[name] = readNumber(control, range);
     }
     return data;
   }

@@ -93,10 +93,8 @@ export class InnerLayers {
     this.button.textContent = fill(terms.inside, { name, count });
     this.list.setAttribute("aria-label", fill(terms.inside_group, { name }));
     const layers = !this.root.hidden ? network.layers.slice(first, first + count) : [];
-    const short = shortNames(
-      layers.map((layer) => layer.name),
-      name,
-    );
+    const names = layers.map((layer) => layer.name),
+      short = shortNames(names, name);
     this.buttons = layers.map((layer, k) => this.createButton(layer, first + k, short[k]));
     this.list.replaceChildren(...this.buttons);
   }

@@ -59,11 +59,8 @@ export class Track {
     const focused = row.contains(document.activeElement) ? document.activeElement.dataset.layer : null;
     this.items = itemsOf(runs, Math.max(LEAST_BOXES, roomFor(width, points)), opened);
     const { gap, sizes } = layout(network, this.items, width),
-      arcs = placeArcs(
-        network.arcs,
-        this.items,
-        sizes.slice(1, -1).map(({ height }) => height),
-      );
+      tall = sizes.slice(1, -1).map(({ height }) => height),
+      arcs = placeArcs(network.arcs, this.items, tall);
     const top = Math.max(...sizes.map(({ height }) => height), ...arcs.map(({ rise }) => rise)) + LEAST_TOP;
     row.style.gridTemplateColumns = sizes.map((size) => `${size.width}px`).join(` ${gap}px `);
     row.style.gridTemplateRows = `${top}px`;

@@ -10,14 +10,10 @@ export const FIRST = { order: 1, map: 1, insertion: -1, deletion: 1, difference:
 
 const formatScore = (value, digits = 3) =>
   value === null || value === undefined ? "" : value.toFixed(digits).replace("-", "−");
-const formatSeconds = (value) =>
-  value === null || value === undefined
-    ? ""
-    : value < 0.01
-      ? "< 0.01"
-      : value < 0.1
-        ? value.toFixed(2)
-        : value.toFixed(1);
+function formatSeconds(value) {
+  if (value === null || value === undefined) return "";
+  return value < 0.01 ? "< 0.01" : value.toFixed(value < 0.1 ? 2 : 1);
+}
 
 export class Row {
   /**

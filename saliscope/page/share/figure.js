@@ -113,14 +113,13 @@ function drawContours(drawer, panel, place) {
     [positive, negative] = contourLines(panel.rendering, ratio),
     thick = Math.max(1, RULE.line * Math.min(place[2], place[3])),
     opacity = panel.mapOnly ? 1 : panel.opacity;
-  for (const [lines, halo, color] of [
-    [positive, DARK, PAPER],
-    [negative, PAPER, DARK],
-  ]) {
-    if (!lines.length) continue;
+  const draw = (lines, halo, color) => {
+    if (!lines.length) return;
     drawer.lines(lines, place, { color: halo, thick: 3 * thick, opacity: RULE.halo * opacity });
     drawer.lines(lines, place, { color, thick, opacity });
-  }
+  };
+  draw(positive, DARK, PAPER);
+  draw(negative, PAPER, DARK);
 }
 
 /** Return the ticks with their anchors; those between the ends are left out if they overlap others. */
