@@ -60,14 +60,18 @@ export class Requests {
       own: runner ? { ...own, target: undefined } : own,
       runner,
       classed,
-      lists: !this.known.some(({ of }) => of.model === request.model && of.layer === request.layer),
+      lists: !this.listsOf(request),
     };
+  }
+
+  listsOf({ model, layer }) {
+    return this.known.find(({ of }) => of.model === model && of.layer === layer);
   }
 
   /** Lists are sent only once; store them. */
   learn(request, value) {
     if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
-    if (value.lists) this.known.push({ of: request, lists: value.lists });
+    if (value.lists && !this.listsOf(request)) this.known.push({ of: request, lists: value.lists });
     if (!value.names || value.names.method !== request.method) return;
     if (!value.takes_layer) this.unused.layer.add(request.method);
     (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
@@ -75,9 +79,8 @@ export class Requests {
 
   /** Return the lists of a panel, or those of another layer of its model; the models are those of the page. */
   listed(panel) {
-    const { model, layer } = this.forPanel(panel),
-      known = this.known.filter(({ of }) => of.model === model),
-      found = known.find(({ of }) => of.layer === layer) ?? known.at(-1);
+    const request = this.forPanel(panel),
+      found = this.listsOf(request) ?? this.known.findLast(({ of }) => of.model === request.model);
     return { ...found?.lists, model: listOf("hl-model") };
   }
 
