@@ -58,17 +58,13 @@ class Panel extends Component {
     this.job.status.say("done", value.text);
     this.body.dataset.old = String(this.asked !== state.question?.id);
     const steps = make("table", { class: "hl-arithmetic-steps" }, make("tbody", {}, ...rows(value.rows))),
-      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" });
+      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" }),
+      path = value.path.map((text) => make("li", { text }));
     this.body.replaceChildren(
       make("div", {}, steps, make("p", { class: "hl-quiet", text: value.check })),
       make("div", {}, ...this.pictures(value)),
       make("div", {}, make("h3", { text: terms.largest }), products),
-      make(
-        "div",
-        {},
-        make("h3", { text: terms.path }),
-        make("ol", {}, ...value.path.map((text) => make("li", { text }))),
-      ),
+      make("div", {}, make("h3", { text: terms.path }), make("ol", {}, ...path)),
     );
   }
 
