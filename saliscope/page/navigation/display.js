@@ -1,4 +1,5 @@
-// How the page is displayed: light or dark, what is gray, and the presentation mode, with large text and without the settings.
+// How the page is displayed: light or dark, what is gray, and the presentation mode, with large text and without the
+// settings.
 import { bindParameters } from "../shared/address.js";
 import { stepExample } from "../panel/examples.js";
 import { state, subscribe } from "../store.js";

@@ -31,8 +31,8 @@ export class History {
   }
 
   /**
-   * Set the partial maps of a run, and its newest or final map. During a run, the slider stays at its end; it is enabled
-   * once the run has finished.
+   * Set the partial maps of a run, and its newest or final map. During a run, the slider stays at its end; it is
+   * enabled once the run has finished.
    */
   set(partials, value, live = false) {
     const steps = partials.map((each) => ({ ...each, field: null }));
