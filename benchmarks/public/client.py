@@ -243,7 +243,8 @@ class Visitor:
                     # Gradio sends what differs from the last message, here all of it.
                     text = output[0][-1] if isinstance(output, list) and output else output
                     message = json.loads(text) if isinstance(text, str) and text else {}
-                    values |= message.get("parts", {}) | message.get("state", {})
+                    parts = {id: props.get("value") for id, props in message.get("props", {}).items()}
+                    values |= parts | message.get("state", {})
                 if step["msg"] == "process_completed":
                     if not step["success"]:
                         raise RuntimeError(f"The server refused {event} of {part}.")

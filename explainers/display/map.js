@@ -122,18 +122,12 @@ return to;
 return convolve(convolve(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
 function roughness({ values, w }) {
-let count = 0,
-sum = 0,
-squares = 0,
-steps = 0,
-rough = 0;
-for (const v of values)
-if (Number.isFinite(v)) {
-count += 1;
-sum += v;
-}
-for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
+const finite = values.filter((v) => Number.isFinite(v)),
+mean = finite.reduce((sum, v) => sum + v, 0) / finite.length,
+squares = finite.reduce((sum, v) => sum + (v - mean) ** 2, 0);
 if (!(squares > 0)) return 0;
+let steps = 0,
+rough = 0;
 const add = (step) => {
 if (Number.isFinite(step)) {
 steps += 1;
@@ -144,7 +138,7 @@ for (let i = 0; i < values.length; i++) {
 if ((i + 1) % w) add(values[i + 1] - values[i]);
 if (i + w < values.length) add(values[i + w] - values[i]);
 }
-return steps ? rough / steps / ((2 * squares) / count) : 0;
+return steps ? rough / steps / ((2 * squares) / finite.length) : 0;
 }
 function quantile(values, share) {
 const ordered = Float32Array.from(values).sort();
@@ -207,13 +201,9 @@ let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed 
 const { h, w } = map;
 const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
 if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-const finite = values.filter((v) => Number.isFinite(v));
-let lowest = finite.length ? Infinity : 0,
-highest = finite.length ? -Infinity : 0;
-for (const v of finite) {
-lowest = Math.min(lowest, v);
-highest = Math.max(highest, v);
-}
+const finite = values.filter((v) => Number.isFinite(v)),
+lowest = finite.length ? finite.reduce((least, v) => Math.min(least, v)) : 0,
+highest = finite.length ? finite.reduce((most, v) => Math.max(most, v)) : 0;
 const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
 const largest = Math.max(Math.abs(lowest), Math.abs(highest));
 const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
@@ -322,11 +312,8 @@ function bar(pixels, rendering) {
 const steps = pixels.length / 4;
 const from = rendering.colors === "signed" ? -1 : 0;
 for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-blendColors(
-pixels,
-Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
-{ ...rendering, low: from, high: 1 },
-);
+const values = Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1));
+blendColors(pixels, values, { ...rendering, low: from, high: 1 });
 return pixels;
 }
 function drawBar(canvas, rendering) {
@@ -383,13 +370,13 @@ return true;
 paint(rendering) {
 this.rendering = rendering;
 this.layers = this.own;
-const whole = this.renderUpTo(IMMEDIATE, this.own, true);
+const whole = this.renderUpTo(IMMEDIATE, this.own);
 this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
 }
-renderUpTo(most, layers, edges) {
+renderUpTo(most, layers) {
 const { width, height } = this.canvas,
 share = Math.min(1, most / Math.max(width, height));
-this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), true);
 return share === 1;
 }
 schedule(action) {
@@ -404,11 +391,7 @@ this.mix(...this.mixed);
 render(layers, width, height, edges) {
 layers.size(width, height);
 layers.edges = edges && !this.rendering.smooth;
-const photo = layers.photo.getContext("2d", { willReadFrequently: true });
-photo.imageSmoothingQuality = "high";
-photo.fillStyle = "#808080";
-photo.fillRect(0, 0, width, height);
-if (this.image) photo.drawImage(this.image, 0, 0, width, height);
+const photo = drawImage(layers.photo, width, height, this.image);
 this.drawLayer(layers.drawn, photo.getImageData(0, 0, width, height), this.rendering, layers.edges);
 }
 drawLayer(canvas, pixels, rendering, edges) {
@@ -430,10 +413,8 @@ drawEdges("rgba(0, 0, 0, .4)", 0);
 drawEdges("rgba(255, 255, 255, .4)", wide);
 }
 mapLayer(layers) {
-const {
-plain,
-drawn: { width, height },
-} = layers;
+const { plain, drawn } = layers,
+{ width, height } = drawn;
 if (plain.width !== width || plain.height !== height) {
 [plain.width, plain.height] = [width, height];
 const pixels = plain.getContext("2d").createImageData(width, height);
@@ -462,6 +443,15 @@ context.globalAlpha = opacity;
 context.drawImage(layers.drawn, 0, 0, width, height);
 context.restore();
 }
+}
+function drawImage(canvas, width, height, image) {
+[canvas.width, canvas.height] = [width, height];
+const context = canvas.getContext("2d", { willReadFrequently: true });
+context.imageSmoothingQuality = "high";
+context.fillStyle = "#808080";
+context.fillRect(0, 0, width, height);
+if (image) context.drawImage(image, 0, 0, width, height);
+return context;
 }
 function loadImage(source) {
 return new Promise((resolve) => {

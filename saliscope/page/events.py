@@ -179,29 +179,7 @@ def failed(part: Part) -> Callable[[str], Updates]:
     return lambda message: {part: messages.status("error", message)}
 
 
-def answer_ticket(
-    ask: Ask,
-    part: Part,
-    name: str,
-    work: Callable[[Run], Iterator[Any]],
-    show: Callable[[Any], dict[str, Any]],
-) -> Iterator[Updates]:
-    """Run `work(run)` as the job `name` of a part, and answer with the `ticket` of the request.
-
-    The value of the part has `waiting` and a `fraction`, or the fields `show(step)`, or `refused`.
-    """
-
-    def pack(**fields: Any) -> Updates:
-        return {part: {"ticket": ask.integer("ticket", 0), **fields}}
-
-    def wait(step: Waiting) -> Updates:
-        return pack(waiting=step.message, fraction=step.fraction)
-
-    kinds: Show = {Waiting: wait, object: lambda step: pack(**show(step))}
-    yield from run_job(ask.job(name), lambda run: shown(work(run), kinds), lambda message: pack(refused=message))
-
-
-def answer_number(
+def answer_newest(
     ask: Ask,
     part: Part,
     name: str,
@@ -210,7 +188,8 @@ def answer_number(
 ) -> Iterator[Updates]:
     """Run `work(run)` as the job `name` of a part, unless its request has a smaller `number` than the latest one.
 
-    The value of the part has the number, a `state`, a `text` and a `fraction`, and the fields `show(step)`.
+    The value of the part has the number, a `state` ("waiting", "done" or "refused"), a `text` and a `fraction`, and the
+    fields `show(step)`. page/shared/job.js reads it.
     """
     number = ask.integer("number", 0)
 

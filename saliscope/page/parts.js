@@ -130,13 +130,9 @@ function receive(message) {
   newest = Math.max(newest, message.id);
   if (seen.size > MEMORY) seen.delete(seen.values().next().value);
   if (message.question && message.question < number) return; // of a former question
-  const values = Object.entries(message.parts).map(([id, value]) => ({
-    id,
-    props: { value: withId(value, message.id) },
-  }));
-  const changed = [...values, ...Object.entries(message.props).map(([id, props]) => ({ id, props }))]
-    .filter(({ id }) => parts.has(id))
-    .map(({ id, props }) => ({ part: parts.get(id), props: differences(parts.get(id).props, props) }));
+  const changed = Object.entries(message.props)
+    .filter(([id]) => parts.has(id))
+    .map(([id, props]) => ({ part: parts.get(id), props: differences(parts.get(id).props, props, message.id) }));
   for (const { part, props } of changed) Object.assign(part.props, props);
   const { answered: answer, ...rest } = message.state;
   updateState(rest);
@@ -145,13 +141,12 @@ function receive(message) {
   updateState({ answered: answer }); // last, because it lets parts ask for what follows
 }
 
-/** Return the value of a part with an `id`, by default that of its message, see `markDrawn`. */
-const withId = (value, id) => (Object(value) === value ? { id, ...value } : value);
-
-/** Return the new props that differ from the old ones; objects always do. */
-function differences(old, props) {
+/** Return the new props that differ from the old ones; objects always do, and a value gets an id, see `markDrawn`. */
+function differences(old, props, id) {
+  const isObject = (value) => Object(value) === value,
+    changed = Object.entries(props).filter(([name, value]) => isObject(value) || old[name] !== value);
   return Object.fromEntries(
-    Object.entries(props).filter(([name, value]) => Object(value) === value || old[name] !== value),
+    changed.map(([name, value]) => [name, name === "value" && isObject(value) ? { id, ...value } : value]),
   );
 }
 
@@ -181,6 +176,9 @@ export function settings() {
     options,
   };
 }
+
+/** Return the items of a list of the page, see `toItem` in lists/choice.js. */
+export const listOf = (id) => parts.get(id).props.names;
 
 /** Return the fields of the options, with their defaults. */
 export const optionFields = () => parts.get("hl-options").props.value?.schema || [];
@@ -253,7 +251,7 @@ function question(event, data, dims = true) {
 }
 
 /** Ask the server for something of one part. */
-function request(part, event, data, count = Math.round(performance.now())) {
+export function request(part, event, data, count = Math.round(performance.now())) {
   send({ part, event, data, form: settings(), number: count, crops: heldCrops() });
 }
 

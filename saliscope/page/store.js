@@ -76,7 +76,6 @@
  *   batch, or why the index was removed
  * @property {string[]} uploaded server paths of the images of a batch, once all are uploaded
  * @property {?any[]} comparison panels that the comparison has yet to show
- * @property {?any[]} models the list of models for the comparison of two models
  * @property {string} erasing the edit with which another view opens the erase view
  * @property {?{headline: string[], isOld: boolean}} edited the sentences about the edited image of the erase view
  * @property {?{key: string, sentence: string, headline: string[]}} checked verdict on the newest tested map
@@ -110,7 +109,6 @@ export const state = {
   channels: { sheet: null, key: 0, order: [], number: null, closed: false, selecting: false, selected: [], here: null },
   compared: {},
   comparison: null,
-  models: null,
   erasing: "",
   edited: null,
   checked: null,
@@ -139,6 +137,16 @@ export function update(values) {
  */
 export function change(key, fields) {
   update({ [key]: { ...state[key], ...fields } });
+}
+
+/**
+ * Call `listener` after changes of a value, and now if it has one.
+ * @param {keyof State} key
+ * @param {() => void} listener
+ */
+export function follow(key, listener) {
+  subscribe([key], listener);
+  if (state[key]) listener();
 }
 
 /**

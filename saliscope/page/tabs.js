@@ -1,5 +1,6 @@
 // The views of the page and the tabs inside a view: sections of which one is visible.
 import { startVisible } from "./parts.js";
+import { ENDS, itemOfKey, ROW } from "./shared/keys.js";
 import { update } from "./store.js";
 import { make } from "./wire.js";
 
@@ -41,13 +42,9 @@ export function makeTabList(attributes, items, select) {
   const buttons = items.map(({ id, text, label }) =>
     make("button", { role: "tab", "data-view": id, text, "aria-label": label, onclick: () => select(id) }),
   );
-  const steps = { ArrowRight: 1, ArrowLeft: -1 };
   const onkeydown = (event) => {
-    const at = buttons.indexOf(event.target),
-      ends = { Home: 0, End: buttons.length - 1 }[event.key];
-    if (at < 0 || (ends === undefined && !steps[event.key])) return;
-    event.preventDefault();
-    const next = buttons[ends ?? (at + steps[event.key] + buttons.length) % buttons.length];
+    const next = itemOfKey(event, buttons, { ...ROW, ...ENDS }, true);
+    if (!next) return;
     next.focus();
     select(next.dataset.view);
   };

@@ -25,14 +25,12 @@ def base64_text(data: bytes) -> str:
 
 
 def pack(updates: Updates, question: int | None = None) -> str:
-    """Return a message as JSON; `question` is the number of the question that it answers."""
-    parts, props, state = {}, {}, {}
+    """Return a message as JSON: new props by part, and of the state; `question` is the number of its question."""
+    props, state = {}, {}
     for key, value in updates.items():
         if isinstance(key, str):
             state[key] = value
-        elif isinstance(value, Props):
-            props[key.id] = value
         else:
-            parts[key.id] = value
-    message = {"id": new_number(), "question": question, "parts": parts, "props": props, "state": state}
+            props[key.id] = value if isinstance(value, Props) else {"value": value}
+    message = {"id": new_number(), "question": question, "props": props, "state": state}
     return json.dumps(message, separators=(",", ":"), allow_nan=False)

@@ -12,7 +12,7 @@ from PIL import Image
 from saliscope import limits
 from saliscope.compute import engine, model_cache, network_calls, scene
 from saliscope.compute import messages as page_messages
-from saliscope.compute.answers import MIN_SCORE, Scene, Settings, Step, Window
+from saliscope.compute.answers import MIN_SCORE, Scene, Settings, Step
 from saliscope.compute.compare import messages
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.jobs.turns import turns
@@ -42,8 +42,6 @@ class PanelRequest:
     """Whether to replace a class-agnostic method by the default method."""
     lists: bool = False
     """Whether the script needs the lists of names."""
-    place: bool = False
-    """Whether the script needs the crop of the network."""
 
     @property
     def other_model(self) -> bool:
@@ -65,7 +63,6 @@ def parse(data: dict[str, Any]) -> PanelRequest:
         data.get("runner") is True,
         data.get("classed") is True,
         data.get("lists") is True,
-        data.get("place") is True,
     )
 
 
@@ -75,7 +72,7 @@ def _parse_names(values: Any, names: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in strings.items() if len(value) <= LONGEST}
 
 
-def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step | Window]:
+def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step]:
     """Yield the answer of a panel step by step; long methods yield partial maps.
 
     An unknown name in the overrides of the panel is refused. A name of the page that the model of the panel does not
@@ -84,14 +81,11 @@ def answers(panel_request: PanelRequest, image: str, run: Run) -> Iterator[Step 
     Errors   as `engine.explain`
     """
     question = yield from _question(panel_request, image, run)
-    if panel_request.place or panel_request.runner_up:
+    if panel_request.runner_up:
         settings, full_image, images = engine.load_input(engine.resolve(question), question)
-        assert settings.window, "the image was opened"
-        yield settings.window
-        if panel_request.runner_up:
-            with turns.enqueue(run, long=False) as turn:
-                yield from engine.wait_turn(turn)
-                question = replace(question, target=_runner_up(settings, full_image, images))
+        with turns.enqueue(run, long=False) as turn:
+            yield from engine.wait_turn(turn)
+            question = replace(question, target=_runner_up(settings, full_image, images))
     checked = False
     for step in engine.explain(question, run, stages=False):
         if isinstance(step, Settings) and not checked:

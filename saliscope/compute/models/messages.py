@@ -33,7 +33,7 @@ TERMS = {
     "examples": "Include the nine examples",
     "compare": "Compare models",
     "stop": "Stop",
-    "computing": "Computing …",
+    "waiting": "Computing …",
     "old": "Outdated: the settings of the page have changed. Press Compare models.",
     "maps": "{name}: map of {model}",
     "maps_about": "Each map has its own color range. “Map correlation” is the rank correlation of the two maps.",

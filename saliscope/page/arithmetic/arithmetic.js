@@ -3,7 +3,7 @@ import { colorImage, colorRange, heat, kernelList } from "./heat.js";
 import { state, subscribe } from "../store.js";
 import { Component } from "../parts.js";
 import { makeLabel, makeRow, makeTable } from "../shared/elements.js";
-import { StatusLine } from "../shared/status_line.js";
+import { Job } from "../shared/job.js";
 import { floats, make } from "../wire.js";
 
 const LARGE = 20; // CSS pixels of a square of a color image
@@ -24,9 +24,9 @@ class Panel extends Component {
   constructor(element, props, trigger) {
     super(element, props, trigger);
     this.title = make("h2", { class: "hl-title", text: this.terms.title });
-    this.status = new StatusLine("");
+    this.job = new Job(trigger, this.terms);
     this.body = make("div", { class: "hl-arithmetic-body" });
-    this.root.replaceChildren(this.title, this.status.line, this.body);
+    this.root.replaceChildren(this.title, this.job.status.line, this.body);
     this.root.hidden = true;
     subscribe(["channels", "question"], () => this.mark());
   }
@@ -35,9 +35,8 @@ class Panel extends Component {
     this.wanted = [channel, cell];
     this.root.hidden = false;
     this.asked = state.question?.id;
-    this.status.say("", this.terms.waiting);
+    this.job.ask("submit", { channel, cell });
     this.body.dataset.old = "true";
-    this.trigger("submit", { channel, cell });
   }
 
   /** Hide the panel of another channel, and mark one of former settings. */
@@ -51,28 +50,21 @@ class Panel extends Component {
   }
 
   receive(value) {
-    if (value && this.wanted && String([value.channel, value.cell]) === String(this.wanted)) {
-      if (value.refused) this.status.say("error", value.refused);
-      else this.show(value);
-    }
+    if (this.wanted && this.job.take(value) === "done") this.show(value);
   }
 
   show(value) {
     const { terms } = this;
-    this.status.say("", value.title);
+    this.job.status.say("done", value.text);
     this.body.dataset.old = String(this.asked !== state.question?.id);
     const steps = make("table", { class: "hl-arithmetic-steps" }, make("tbody", {}, ...rows(value.rows))),
-      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" });
+      products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" }),
+      path = value.path.map((text) => make("li", { text }));
     this.body.replaceChildren(
       make("div", {}, steps, make("p", { class: "hl-quiet", text: value.check })),
       make("div", {}, ...this.pictures(value)),
       make("div", {}, make("h3", { text: terms.largest }), products),
-      make(
-        "div",
-        {},
-        make("h3", { text: terms.path }),
-        make("ol", {}, ...value.path.map((text) => make("li", { text }))),
-      ),
+      make("div", {}, make("h3", { text: terms.path }), make("ol", {}, ...path)),
     );
   }
 

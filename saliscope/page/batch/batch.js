@@ -31,7 +31,11 @@ class Batch extends Component {
       disabled: true,
       "aria-label": terms.stop_name,
     });
-    this.saveButton = makeButton(terms.save, () => this.save(), { disabled: true });
+    this.saveButton = makeButton(
+      terms.save,
+      () => downloadFile(new Blob([this.report], { type: "text/html" }), "report.html"),
+      { disabled: true },
+    );
     this.root.replaceChildren(
       this.files.box,
       make("div", { class: "hl-many-tools" }, startButton, indexButton, this.stopButton, this.saveButton),
@@ -62,10 +66,6 @@ class Batch extends Component {
   async tryExamples(addresses) {
     await this.files.fetch(addresses);
     if (this.files.images.length) this.start("submit");
-  }
-
-  save() {
-    downloadFile(new Blob([this.report], { type: "text/html" }), "report.html");
   }
 
   showStatus({ kind, parts, fraction = null }) {

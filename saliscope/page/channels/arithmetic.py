@@ -10,25 +10,19 @@ from typing import Any
 
 from saliscope.compute.arithmetic import engine, messages
 from saliscope.compute.arithmetic.answers import ValueOf
-from saliscope.compute.jobs.runs import Run
 from saliscope.page.channels import parts
 from saliscope.page.components import view
-from saliscope.page.events import Ask, on, run_job, shown
+from saliscope.page.events import Ask, answer_newest, on
 from saliscope.page.wire import Updates
 
 
 @on(parts.ARITHMETIC, "submit")
 def trace(ask: Ask) -> Iterator[Updates]:
     """Show how the value of "channel" at "cell" is computed."""
-    number, cell = ask.integer("channel", -1), ask.cell() or (-1, -1)
-
-    def pack(**fields: Any) -> Updates:
-        return {parts.ARITHMETIC: {"channel": number, "cell": cell, **fields}}
-
-    def steps(run: Run) -> Iterator[Updates]:
-        return shown(engine.trace(ask.question(), number, cell, run), {ValueOf: lambda step: pack(**value(step))})
-
-    yield from run_job(ask.job("arithmetic"), steps, lambda message: pack(refused=message))
+    channel, cell = ask.integer("channel", -1), ask.cell() or (-1, -1)
+    yield from answer_newest(
+        ask, parts.ARITHMETIC, "arithmetic", lambda run: engine.trace(ask.question(), channel, cell, run), value
+    )
 
 
 def value(step: ValueOf) -> dict[str, Any]:
@@ -36,7 +30,7 @@ def value(step: ValueOf) -> dict[str, Any]:
     found = step.arithmetic
     table = [messages.product(each, step) for each in found.largest]
     packed: dict[str, Any] = {
-        "title": messages.title(step),
+        "text": messages.title(step),
         "rows": messages.rows(step),
         "check": messages.check(step),
         "products": [*table, *([rest] if (rest := messages.others(step)) else [])],

@@ -5,11 +5,10 @@ import { traceCell } from "../arithmetic/arithmetic.js";
 import { unpackMap } from "../drawing/field.js";
 import { view } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
+import { request } from "../parts.js";
 import { change, state } from "../store.js";
 import { placeOf } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
-
-let request = null;
 
 /**
  * Explain a cell of the open channel: where its input gradient is, and how its value is computed.
@@ -20,12 +19,12 @@ export function explainCell(at) {
   if (!at || number === null) return;
   const cell = [at.row, at.column];
   change("channels", { here: cell });
-  request(number, cell);
+  request("hl-channel-why", "select", { channel: number, cell });
   traceCell(number, cell);
 }
 
 /** @type {import("../parts.js").Mount} */
-export function mount(element, props, trigger) {
+export function mount(element, props) {
   const root = element.firstElementChild,
     { terms } = props;
   let value = null;
@@ -38,8 +37,6 @@ export function mount(element, props, trigger) {
   const sort = makeButton(terms.here, () => sortHere(value.cell), { title: terms.here_title });
   root.replaceChildren(make("h2", { class: "hl-title", text: terms.why }), frame, line, sort);
   root.toggleAttribute("hidden", true);
-
-  request = (channel, cell) => trigger("select", { channel, cell });
 
   const paint = () => {
     surface.fit();

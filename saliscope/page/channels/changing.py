@@ -11,7 +11,7 @@ from saliscope.compute.interventions.answers import BeforeAfter, Changed
 from saliscope.compute.interventions.changes import parse
 from saliscope.page.channels import parts
 from saliscope.page.components import view
-from saliscope.page.events import Ask, answer_ticket, on, stop_on
+from saliscope.page.events import Ask, answer_newest, on, stop_on
 from saliscope.page.wire import Updates
 
 CROP_SIDE = 384  # pixels of the longer side of the image below the maps
@@ -20,7 +20,7 @@ CROP_SIDE = 384  # pixels of the longer side of the image below the maps
 @on(parts.CHANGE, "submit")
 def apply(ask: Ask) -> Iterator[Updates]:
     """Answer a change as `changes.parse` describes it."""
-    yield from answer_ticket(
+    yield from answer_newest(
         ask,
         parts.CHANGE,
         "change",

@@ -5,12 +5,13 @@ import { addName, drawImage, findOthers } from "./names.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { extend, select, toggle } from "./selection.js";
 import { addMeasure, addTiles, clearTiles, keepTiles, tiles } from "./sheet.js";
-import { isOutdated, open, openFirst, requestBy } from "./state.js";
+import { isOutdated, open, openFirst } from "./state.js";
 import { Toolbar } from "./tools.js";
 import { loadImage } from "../drawing/surface.js";
 import { whenAnswered, Component } from "../parts.js";
 import { change, state, subscribe } from "../store.js";
 import { reveal } from "../shared/elements.js";
+import { ENDS, itemOfKey, ROW } from "../shared/keys.js";
 import { followTiles } from "../drawing/tiles.js";
 import { fill, make, makeButton, downloadFile } from "../wire.js";
 
@@ -66,7 +67,6 @@ class Grid extends Component {
       this.pager,
     );
     this.listen();
-    requestBy((channel) => trigger("select", { channel }));
     subscribe(["channels", "question"], () => this.mark());
     subscribe(["channels"], () => this.followCell());
   }
@@ -343,21 +343,9 @@ class Grid extends Component {
   }
 
   key(event) {
-    const count = this.list.children.length;
     const across = getComputedStyle(this.list).gridTemplateColumns.split(" ").length;
-    const step = {
-      ArrowLeft: -1,
-      ArrowRight: 1,
-      ArrowUp: -across,
-      ArrowDown: across,
-      PageUp: -4 * across,
-      PageDown: 4 * across,
-    }[event.key];
-    const next = step ? Math.min(count - 1, Math.max(0, this.at + step)) : { Home: 0, End: count - 1 }[event.key];
-    if (next === undefined || !count) return;
-    event.preventDefault();
-    this.moveFocus(next);
-    this.list.children[next].focus();
+    const rows = { ArrowUp: -across, ArrowDown: across, PageUp: -4 * across, PageDown: 4 * across };
+    itemOfKey(event, [...this.list.querySelectorAll("button")], { ...ROW, ...rows, ...ENDS })?.focus();
   }
 
   /** Save every channel in the current order; missing tiles are fetched first. */

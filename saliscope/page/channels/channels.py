@@ -20,13 +20,14 @@ from saliscope.compute.channels.answers import (
     Unchanged,
 )
 from saliscope.compute.jobs.runs import Run
-from saliscope.compute.messages import status as status_line
 from saliscope.compute.request import Request
 from saliscope.page.channels import parts
 from saliscope.page.channels import view as channels_view
-from saliscope.page.events import Ask, on, run_job, stop_on
+from saliscope.page.events import Ask, Show, busy, failed, on, run_job, shown, stop_on
 from saliscope.page.files import address, new_file
 from saliscope.page.wire import Updates
+
+SHOW_WAITING, show_error = busy(parts.GRID_STATUS), failed(parts.GRID_STATUS)
 
 
 @on(parts.GRID, "answered")
@@ -48,7 +49,7 @@ def follow(ask: Ask) -> Iterator[Updates]:
             elif isinstance(step, Sheet):
                 yield {parts.GRID: _sheet(step, key, ask.session), parts.GRID_STATUS: None}
             elif isinstance(step, Waiting):
-                yield _waiting(step)
+                yield SHOW_WAITING[Waiting](step)
         if number < 0 or (isinstance(step, Unchanged) and step.ids.target == ask.data.get("whom")):
             return
         if isinstance(step, Sheet) and number >= step.total:
@@ -56,7 +57,7 @@ def follow(ask: Ask) -> Iterator[Updates]:
         else:
             yield from _channel(question, number, run, None)
 
-    yield from run_job(ask.job("channels"), steps, _show_error)
+    yield from run_job(ask.job("channels"), steps, show_error)
 
 
 @on(parts.GRID, "submit")
@@ -70,18 +71,15 @@ def more(ask: Ask) -> Iterator[Updates]:
             results = channels_engine.measure(question, run, kind, ask.cell())
         else:
             results = channels_engine.sheet(question, run, numbers)
-        for step in results:
-            if isinstance(step, Measures):
-                yield {parts.GRID: channels_view.measures(step), parts.GRID_STATUS: None}
-            elif isinstance(step, Sheet):
-                yield {parts.GRID: _sheet(step, ask.text("key"), ask.session), parts.GRID_STATUS: None}
-            elif isinstance(step, Waiting):
-                yield _waiting(step)
+        show: Show = {
+            Measures: lambda step: {parts.GRID: channels_view.measures(step), parts.GRID_STATUS: None},
+            Sheet: lambda step: {parts.GRID: _sheet(step, ask.text("key"), ask.session), parts.GRID_STATUS: None},
+        }
+        return shown(results, show | SHOW_WAITING)
 
-    def show_error(message: str) -> Updates:
-        return {parts.GRID: {"refused": kind}, **_show_error(message)}
-
-    yield from run_job(ask.job("channels"), steps, show_error)
+    yield from run_job(
+        ask.job("channels"), steps, lambda message: {parts.GRID: {"refused": kind}, **show_error(message)}
+    )
 
 
 stop_on(parts.GRID, "channels")
@@ -96,24 +94,24 @@ def open_channel(ask: Ask) -> Iterator[Updates]:
     def steps(run: Run) -> Iterator[Updates]:
         yield from _channel(ask.question(), number, run, cell)
 
-    yield from run_job(ask.job("channel"), steps, _show_error)
+    yield from run_job(ask.job("channel"), steps, show_error)
 
 
 @on(parts.GRID, "save")
 def save(ask: Ask) -> Iterator[Updates]:
     """Save all channels as a file, [K, h, w]."""
 
-    def steps(run: Run) -> Iterator[Updates]:
-        for step in channels_engine.all_channels(ask.question(), run, sort="number"):
-            if isinstance(step, Channels):
-                name = f"{messages.sheet_file(step.settings)}.npy"
-                path = new_file(name)
-                engine.save_array(step.maps, path)
-                yield {"download": {"src": address(path), "name": name}, parts.GRID_STATUS: None}
-            elif isinstance(step, Waiting):
-                yield _waiting(step)
+    def download(step: Channels) -> Updates:
+        name = f"{messages.sheet_file(step.settings)}.npy"
+        path = new_file(name)
+        engine.save_array(step.maps, path)
+        return {"download": {"src": address(path), "name": name}, parts.GRID_STATUS: None}
 
-    yield from run_job(ask.job("channels-file"), steps, _show_error)
+    def steps(run: Run) -> Iterator[Updates]:
+        results = channels_engine.all_channels(ask.question(), run, sort="number")
+        return shown(results, {Channels: download} | SHOW_WAITING)
+
+    yield from run_job(ask.job("channels-file"), steps, show_error)
 
 
 def sprite(name: str) -> bytes | None:
@@ -130,7 +128,7 @@ def _channel(question: Request, number: int, run: Run, cell: tuple[int, int] | N
     facts: dict[str, Any] = {}
     for step in channels_engine.channel(question, number, run, cell):
         if isinstance(step, Waiting):
-            yield _waiting(step)
+            yield SHOW_WAITING[Waiting](step)
         elif isinstance(step, InputGradient):
             yield {parts.WHY: channels_view.input_gradient(step), parts.GRID_STATUS: None}
         elif isinstance(step, Channel) and cell is None:
@@ -155,14 +153,6 @@ def _closed(message: str) -> Updates:
         parts.CHANNEL: {"words": {"empty": messages.EMPTY_CHANNEL}},
         **{part: {} for part in (parts.WHY, parts.FACTS, parts.UNIT)},
     }
-
-
-def _waiting(step: Waiting) -> Updates:
-    return {parts.GRID_STATUS: status_line("busy", step.message, fraction=step.fraction)}
-
-
-def _show_error(message: str) -> Updates:
-    return {parts.GRID_STATUS: status_line("error", message)}
 
 
 def _numbers(value: Any) -> list[int] | None:

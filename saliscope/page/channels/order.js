@@ -1,15 +1,4 @@
 // Sorts the channels by a statistic.
-import { floats } from "../wire.js";
-
-/** Unpack the packed statistics among the fields of a value. */
-export function unpackStatistics(value) {
-  const found = {};
-  for (const [name, packed] of Object.entries(value)) {
-    if (packed && packed.dtype && !["lo", "hi"].includes(name)) found[name] = floats(packed);
-  }
-  return found;
-}
-
 /** Return the channel numbers without `hidden`, largest value first and missing values last; or in numeric order. */
 export function sortChannels(total, values, kind, hidden) {
   const out = new Set(hidden),

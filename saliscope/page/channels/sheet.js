@@ -1,7 +1,7 @@
 // The tiles and statistics of a layer's channels, as they arrive from the server.
-import { unpackStatistics } from "./order.js";
 import { Tiles } from "../drawing/tiles.js";
 import { change, state } from "../store.js";
+import { floats } from "../wire.js";
 
 /** The images of the tiles. */
 export const tiles = new Tiles();
@@ -15,10 +15,11 @@ export function addTiles(value) {
   const sameGrid = String(sheet?.grid) === String(value.grid);
   if (!same) tiles.reset({ cell: value.cell, range: value.range, signed: value.range[0] < 0 });
   tiles.add(value);
+  const known = ["mean", "highest", "sparsity"].filter((name) => value[name]); // one cell has no sparsity
   const added = {
     ...value,
     measures: same && sheet.whom === value.whom ? sheet.measures : {},
-    figures: unpackStatistics(value),
+    figures: Object.fromEntries(known.map((name) => [name, floats(value[name])])),
     size: Math.max(value.numbers.length, same ? sheet.size : 0),
   };
   change("channels", { sheet: added, key: key(value), here: sameGrid ? state.channels.here : null });
@@ -37,7 +38,7 @@ export function keepTiles(value) {
 export function addMeasure(value) {
   const { sheet } = state.channels;
   if (sheet?.about !== value.about || sheet.whom !== value.whom) return;
-  const measure = { note: value.note, cell: value.cell, values: unpackStatistics({ found: value.values }).found };
+  const measure = { note: value.note, cell: value.cell, values: floats(value.values) };
   change("channels", { sheet: { ...sheet, measures: { ...sheet.measures, [value.kind]: measure } } });
 }
 

@@ -1,4 +1,5 @@
 // The Channels tab in the state of the page.
+import { request } from "../parts.js";
 import { change, state } from "../store.js";
 
 /** Return the number of channels, 0 without tiles. */
@@ -11,17 +12,10 @@ export function isOutdated() {
   return (state.question?.id || 0) > state.channels.key;
 }
 
-let request = null;
-
-/** Set the function that requests a channel from the server. */
-export function requestBy(given) {
-  request = given;
-}
-
 /** Open a channel; null closes the open one. */
 export function open(number) {
   change("channels", { number, closed: number === null });
-  if (number !== null) request(number);
+  if (number !== null) request("hl-grid", "select", { channel: number });
 }
 
 /** Open the first listed channel, unless one is open or the user has closed it. */

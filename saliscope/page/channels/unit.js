@@ -10,6 +10,8 @@ import { fill, make, makeButton } from "../wire.js";
 
 let by = 0; // the chosen order of the photos, for all channels
 
+const makeSection = (title, ...content) => make("section", {}, make("h3", { text: title }), ...content);
+
 /** Draw the place of a crop in its photo as a small square. */
 function drawPlace({ box: [left, top, right, bottom] }) {
   if (right - left > 0.99 && bottom - top > 0.99) return [];
@@ -29,7 +31,7 @@ class Photos {
     const orders = make("div", { class: "hl-unit-orders", role: "group", "aria-label": terms.order }, ...this.orders);
     orders.hidden = names.length < 2;
     const large = make("div", { class: "hl-unit-large" }, this.photo, this.note);
-    this.root = make("section", {}, make("h3", { text: terms.crops }), orders, large, this.list);
+    this.root = makeSection(terms.crops, orders, large, this.list);
     this.draw(by);
   }
 
@@ -80,7 +82,7 @@ function drawSynthetic({ image }, terms) {
   const drawn = make("img", { src: image, alt: terms.synthetic, width: 96, height: 96 }),
     note = make("p", { class: "hl-quiet", text: terms.synthetic_note });
   const figure = make("div", { class: "hl-unit-synthetic" }, drawn, note);
-  return [make("section", {}, make("h3", { text: terms.synthetic }), figure)];
+  return [makeSection(terms.synthetic, figure)];
 }
 
 function drawNearest({ nearest }, terms) {
@@ -93,15 +95,7 @@ function drawNearest({ nearest }, terms) {
     if (test) button.append(make("span", { class: "hl-spoken", text: `, ${test}` }));
     return button;
   });
-  return [
-    make(
-      "section",
-      {},
-      make("h3", { text: terms.nearest }),
-      make("div", { class: "hl-unit-nearest" }, ...buttons),
-      note,
-    ),
-  ];
+  return [makeSection(terms.nearest, make("div", { class: "hl-unit-nearest" }, ...buttons), note)];
 }
 
 function drawUnit(value, terms) {

@@ -21,6 +21,7 @@ from saliscope.compute.channels.answers import (
     Sheet,
 )
 from saliscope.compute.channels.engine import TILE, sparsity
+from saliscope.compute.engine import plane_number
 from saliscope.compute.units import ACROSS, SIDE, Crop, LayerUnits
 from saliscope.page.components import view
 from saliscope.page.components.thumbnails import reduced, thumbnails
@@ -71,10 +72,8 @@ def same(key: str, ids: Identifiers) -> dict[str, Any]:
 
 def measures(step: Measures) -> dict[str, Any]:
     """Pack a measure of all channels."""
-    note = messages.measured(step)
-    values = {**_ids(step.ids), "kind": step.kind, "values": view.numbers(step.values), "note": note}
-    subject = step.subject.name if step.subject else ""
-    return values | {"total": float(step.values.double().sum()), "subject": subject, "cell": step.cell}
+    note, values = messages.measured(step), view.numbers(step.values)
+    return {**_ids(step.ids), "kind": step.kind, "values": values, "note": note, "cell": step.cell}
 
 
 def channel(step: Channel) -> dict[str, Any]:
@@ -91,7 +90,7 @@ def channel(step: Channel) -> dict[str, Any]:
 
 def open_channel(step: Channel) -> dict[str, Any]:
     """Pack the number of the open channel."""
-    return {**_ids(step.ids), "number": step.number, "total": step.total, "layer": step.settings.layer}
+    return {**_ids(step.ids), "number": step.number}
 
 
 def facts(step: Channel) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def more(step: Contribution | ReceptiveFields) -> dict[str, Any]:
 
 def input_gradient(step: InputGradient) -> dict[str, Any]:
     """Pack the input gradient as a small map over the image."""
-    packed: dict[str, Any] = {"number": step.number, "line": messages.input_gradient(step), "cell": step.cell}
+    packed: dict[str, Any] = {"line": messages.input_gradient(step), "cell": step.cell}
     plane, crop, (rows, columns) = step.map, step.crop, step.grid
     box = [step.cell[1] / columns, step.cell[0] / rows, (step.cell[1] + 1) / columns, (step.cell[0] + 1) / rows]
     if plane is not None and step.window:
@@ -147,6 +146,7 @@ def planes(step: Answer) -> dict[str, Any] | None:
     side = min(THUMBNAIL, max(4, math.isqrt(THUMBNAILS // len(raw))))
     return {
         "plane": step.plane,
+        "usual": plane_number(step.explanation.raw[0], None),
         "count": step.planes,
         **_tiles(raw, side),
         "crop": view.jpeg(step.crop, 128),

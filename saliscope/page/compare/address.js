@@ -42,13 +42,8 @@ export function bindBoard(board) {
   };
   const readBoard = () => {
     const panels = board.panels.map(toText),
-      drawn = board.tools.toQuery().toString();
-    return {
-      ...(JSON.stringify(panels) === DEFAULT_PANELS
-        ? {}
-        : Object.fromEntries(panels.map((text, k) => [NAMES[k], text]))),
-      ...(drawn ? { drawn } : {}),
-    };
+      own = JSON.stringify(panels) === DEFAULT_PANELS ? [] : panels;
+    return { ...Object.fromEntries(own.map((text, k) => [NAMES[k], text])), drawn: board.tools.toQuery().toString() };
   };
   return bindParameters(NAMES, readBoard, writeBoard);
 }

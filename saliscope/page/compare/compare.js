@@ -4,8 +4,9 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { keepsTarget, settings, whenAnswered, Component } from "../parts.js";
-import { state, subscribe, update } from "../store.js";
+import { commonRange } from "../drawing/paint.js";
+import { keepsTarget, settings, Component } from "../parts.js";
+import { follow, state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
 
 class Board extends Component {
@@ -26,27 +27,12 @@ class Board extends Component {
     this.add();
     this.add({ own: {}, runner: true, classed: true });
     this.bound = bindBoard(this);
-    this.follow({
-      imagePath: () => this.readImage(),
-      question: () => this.readQuestion(),
-      compared: () => this.readAnswers(),
-      comparison: () => this.readPanels(),
-    });
+    subscribe(["imagePath"], () => this.readImage());
+    if (state.imagePath !== undefined) this.readImage();
+    follow("question", () => this.readQuestion());
+    follow("compared", () => this.readAnswers());
+    follow("comparison", () => state.comparison && this.readPanels());
     new IntersectionObserver(() => this.refreshIfVisible()).observe(element);
-  }
-
-  /**
-   * Call each reader after changes of its value in the state, and now if it has one.
-   * @param {Partial<Record<keyof import("../store.js").State, () => void>>} readers
-   */
-  follow(readers) {
-    for (const key of /** @type {(keyof typeof readers)[]} */ (Object.keys(readers))) {
-      const readKnown = () => {
-        if (state[key] !== null && state[key] !== undefined) readers[key]();
-      };
-      subscribe([key], readKnown);
-      readKnown();
-    }
   }
 
   get page() {
@@ -60,7 +46,7 @@ class Board extends Component {
     const names = (key) => this.panels.map(({ latest, own }) => own[key] || latest?.names?.[key]),
       [methods, classes] = [names("method"), names("target")].map((each) => new Set(each));
     const explained = new Set(this.panels.map(({ latest }) => latest?.name).filter(Boolean)),
-      listed = this.requests.listed(this.panels[0])?.method || [],
+      listed = this.requests.listed(this.panels[0]).method || [],
       known = listed.filter(([, , , more]) => !more?.why).map(([, name]) => name);
     const method = this.terms.proposals.find((name) => !methods.has(name) && known.includes(name)),
       target = state.likely.find(({ name }) => !classes.has(name) && !explained.has(name))?.name;
@@ -144,7 +130,8 @@ class Board extends Component {
   }
 
   readQuestion() {
-    Object.assign(this.page, { names: state.question.names, options: state.question.options });
+    const { names, options } = state.question;
+    Object.assign(this.page, { names, options, bands: settings().bands });
     this.stale = true;
     this.mark();
     this.refreshIfVisible();
@@ -171,14 +158,6 @@ class Board extends Component {
     if (!before || !this.page.image || before === this.page.image) return;
     if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
     this.coming = false;
-  }
-
-  /** Read the whole form, when the tab is visible and the page has a new answer. */
-  readForm() {
-    const form = settings();
-    this.setImage(form.image || "");
-    this.requests.form(form);
-    this.refresh();
   }
 
   /** Refresh if the tab is visible and something has changed: the page's own answer may take a minute. */
@@ -278,7 +257,7 @@ class Board extends Component {
     if (!panels.length) return;
     if (value.state !== "waiting" && value.state !== "partial") this.running.delete(value.slot);
     for (const panel of panels) {
-      if (value.state !== "passed") this.handleAnswer(panel, { ...value });
+      if (value.state !== "passed") this.handleAnswer(panel, value);
       else {
         panel.markStale();
         this.stale = true;
@@ -301,16 +280,15 @@ class Board extends Component {
   draw() {
     const panels = this.panels.filter((panel) => panel.mapView.map),
       whole = panels.filter((panel) => !panel.partial);
+    const mapOf = ({ mapView }) => mapView.map;
     for (const panel of panels) {
       const alike = panels.filter((other) => other.kind === panel.kind),
-        style = this.tools.style(alike.map(({ mapView }) => mapView.map)),
-        styled = ({ mapView }) => ({ ...style, signed: !this.tools.magnitudes(mapView.map) });
+        style = this.tools.style(alike.map(mapOf)),
+        styleOf = (map) => ({ ...style, signed: !this.tools.magnitudes(map) });
       const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
       const isShared = mates.length > 1 && !panel.partial,
-        ranges = isShared ? mates.map((mate) => mate.mapView.range(styled(mate))) : [];
-      const [lows, highs] = [0, 1].map((end) => ranges.map((range) => range[end]));
-      const limits = isShared ? [Math.min(...lows), Math.max(...highs)] : null;
-      panel.mapView.draw({ ...styled(panel), limits });
+        limits = isShared ? commonRange(mates.map(mapOf), styleOf) : null;
+      panel.mapView.draw({ ...styleOf(panel.mapView.map), limits });
       panel.sayRange(isShared ? mates : []);
     }
     this.mix();
@@ -331,6 +309,5 @@ class Board extends Component {
 
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props, trigger) {
-  const board = new Board(element, props, trigger);
-  whenAnswered(element, () => board.readForm());
+  new Board(element, props, trigger);
 }

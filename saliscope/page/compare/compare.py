@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope import limits, zoo
+from saliscope import limits
 from saliscope.compute import messages as page_messages
-from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting, Window
+from saliscope.compute.answers import MIN_SCORE, Answer, Refining, Scene, Settings, Waiting
 from saliscope.compute.compare import messages, questions
 from saliscope.compute.compare.questions import PanelRequest
 from saliscope.compute.jobs import runs
@@ -61,9 +61,7 @@ def _values(
     succession may arrive.
     """
     for step in questions.answers(panel_request, image, run):
-        if isinstance(step, Window):
-            known["box"] = step.box
-        elif isinstance(step, Settings):
+        if isinstance(step, Settings):
             known |= resolved(panel_request, step)
         elif isinstance(step, Scene):
             known |= objects(step)
@@ -99,7 +97,6 @@ def lists(settings: Settings) -> dict[str, Any]:
     """Return the choices of a panel as items of the lists, and the note below the list of methods."""
     loaded = settings.loaded
     return {
-        "model": panel.models(zoo.list_models()),
         "layer": panel.layers(loaded),
         "target": [] if loaded.detects_objects else [(name, name) for name in loaded.names],
         "method": picker.items(settings),

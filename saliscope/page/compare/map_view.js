@@ -6,7 +6,7 @@ import { describe, quantityOf } from "../drawing/describe.js";
 import { ticksOf } from "../drawing/ticks.js";
 import { Surface } from "../drawing/surface.js";
 import { DetectedObjects } from "../drawing/objects.js";
-import { placeOfCell } from "../shared/elements.js";
+import { placeOfCell, showText } from "../shared/elements.js";
 import { describeCell, fill, make, formatValue } from "../wire.js";
 
 const WHOLE = [0, 0, 1, 1];
@@ -37,10 +37,6 @@ export class MapView {
     const scale = make("div", { class: "hl-compare-scale" }, this.bar, this.ends, this.rangeNote);
     this.parts = [this.frame, this.read, scale];
     this.surface = new Surface(this.canvas, () => this.rendering && this.paint());
-    this.listen();
-  }
-
-  listen() {
     const { canvas, read } = this;
     followCells(canvas, {
       map: () => this.map,
@@ -63,8 +59,9 @@ export class MapView {
     this.report(left + x * (right - left), top + y * (bottom - top));
   }
 
-  /** Show a map over an image (or null); `objects` are the detected objects, `value` is the answer. */
-  setMap(map, image, unit, alt, objects, value = null) {
+  /** Show the map of an answer over an image (or null); `things` are the detected objects. */
+  setMap(map, image, value, things = value.things) {
+    const { unit, alt } = value.words;
     Object.assign(this, { map, unit, value, rendering: null });
     this.surface.image = image;
     const { ratio } = this.surface; // the frame is always square, so that the layout does not shift
@@ -72,15 +69,14 @@ export class MapView {
     this.stage.style.height = `${100 * Math.min(1, ratio)}%`;
     this.stage.hidden = false;
     this.canvas.setAttribute("aria-label", alt);
-    this.objects.show(objects);
+    this.objects.show(things);
     this.showMessage("");
     this.surface.fit();
   }
 
   /** Show a message in place of the map. */
   showMessage(text) {
-    this.message.textContent = text;
-    this.message.hidden = !text;
+    showText(this.message, text);
   }
 
   clear(text) {
@@ -93,12 +89,6 @@ export class MapView {
     this.bar.getContext("2d").clearRect(0, 0, 256, 1);
     this.bar.setAttribute("aria-hidden", "true"); // nothing to describe
     this.showMessage(text);
-  }
-
-  /** Return the map's own color range. */
-  range(style) {
-    const { low, high } = view(this.map, { ...style, limits: null });
-    return [low, high];
   }
 
   /** Draw the map as `view` in paint.js specifies, unless it is already drawn that way. */

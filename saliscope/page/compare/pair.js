@@ -2,6 +2,7 @@
 import { align, difference, maxMagnitude, spearman } from "./statistics.js";
 import { MapView } from "./map_view.js";
 import { makeFacts } from "../shared/elements.js";
+import { COLUMN, itemOfKey, ROW } from "../shared/keys.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much
@@ -18,7 +19,9 @@ export class Pair {
     this.mapView = new MapView((x, y) => board.point(x, y), this.terms);
     this.mapView.clear(this.terms.waiting);
     this.list = make("div", { class: "hl-compare-pairs", role: "radiogroup", "aria-label": this.terms.pairs });
-    this.list.addEventListener("keydown", (event) => this.key(event));
+    this.list.addEventListener("keydown", (event) =>
+      itemOfKey(event, [...this.list.querySelectorAll("button")], { ...ROW, ...COLUMN }, true)?.click(),
+    );
     this.title = make("h2", { class: "hl-heading", text: this.terms.difference });
     this.swap = makeButton(this.terms.swap, () => {
       this.selected.reverse();
@@ -107,13 +110,8 @@ export class Pair {
       return this.showEmpty(fill(terms.equal, { difference: formatValue(Math.max(-lo, hi)) }));
     const map = { values, h: grid.h, w: grid.w, lo, hi, signed: true, box: grid.box };
     const same = grid.box.every((edge, k) => Math.abs(edge - first.mapView.box[k]) < 1e-6);
-    this.mapView.setMap(
-      map,
-      same ? first.mapView.surface.image : null,
-      scaled ? "" : units[0],
-      `${this.terms.difference} ${name}`,
-      null,
-    );
+    const words = { unit: scaled ? "" : units[0], alt: `${terms.difference} ${name}` };
+    this.mapView.setMap(map, same ? first.mapView.surface.image : null, { words });
     const fine = [first, second].some((panel) => panel.mapView.rendering?.fine);
     this.mapView.draw({ ...this.style, fine, colors: "signed", limits: null, signed: true });
     this.mapView.mix(this.board.tools.opacity);
@@ -212,13 +210,5 @@ export class Pair {
     return JSON.stringify(
       [first, second].map(({ mapView: { map } }) => map && [map.id, this.board.tools.magnitudes(map)]),
     );
-  }
-
-  key(event) {
-    const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key],
-      items = [...this.list.querySelectorAll("button")];
-    if (!step || !items.length) return;
-    event.preventDefault();
-    items[(items.findIndex((item) => item === document.activeElement) + step + items.length) % items.length].click();
   }
 }

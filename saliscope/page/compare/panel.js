@@ -5,7 +5,7 @@ import { Combobox } from "../lists/combobox.js";
 import { MapView } from "./map_view.js";
 import { loadImage } from "../drawing/surface.js";
 import { StatusLine } from "../shared/status_line.js";
-import { fill, make, makeButton, makeSymbolButton } from "../wire.js";
+import { fill, make, makeButton, makeSymbolButton, setAttributes } from "../wire.js";
 
 const NAMES = ["method", "target", "layer", "model"];
 const PAGE = "page",
@@ -46,7 +46,7 @@ export class Panel {
           (value) => this.choose(name, value),
           {
             heads: this.terms.heads[name],
-            note: () => (name === "method" && this.board.requests.listed(this)?.note) || "",
+            note: () => (name === "method" && this.board.requests.listed(this).note) || "",
           },
         ),
       ]),
@@ -83,19 +83,16 @@ export class Panel {
     this.letter.textContent = letter;
     this.element.setAttribute("aria-label", fill(this.terms.panel, { letter }));
     this.head();
-    for (const [button, text] of [
-      [this.copyButton, this.terms.duplicate],
-      [this.removeButton, this.terms.remove],
-      [this.retryButton, this.terms.again],
-    ]) {
-      button.setAttribute("aria-label", `${text} ${letter}`);
-      button.title = text;
-    }
+    const { duplicate, remove, again } = this.terms,
+      name = (button, text) => setAttributes(button, { "aria-label": `${text} ${letter}`, title: text });
+    name(this.copyButton, duplicate);
+    name(this.removeButton, remove);
+    name(this.retryButton, again);
   }
 
   /** Return the choices for `name`; the first one follows the page. */
   choices(name) {
-    const listed = (this.board.requests.listed(this) || {})[name] || [];
+    const listed = this.board.requests.listed(this)[name] || [];
     const found = name === "target" && this.latest && this.latest.found;
     const items = (found || listed).map(toItem).map((item) => ({ ...item, value: `=${item.value}` }));
     const fixed = [{ label: this.terms.page, value: PAGE }];
@@ -117,9 +114,8 @@ export class Panel {
   }
 
   get top() {
-    const task = this.latest && this.latest.task;
-    if (task === "text") return this.terms.first;
-    return task === "detection" ? this.terms.strongest : task === "segmentation" ? this.terms.largest : this.terms.top;
+    const { first, strongest, largest, top } = this.terms;
+    return { text: first, detection: strongest, segmentation: largest }[this.latest?.task] ?? top;
   }
 
   get second() {
@@ -156,28 +152,28 @@ export class Panel {
     for (const each of NAMES) {
       const label = (each === "target" && this.terms.kinds[task]) || this.terms[each];
       this.picks[each].name(label, fill(this.terms.of_panel, { name: label, letter: this.letter.textContent }));
-      const own = each === "target" ? this.runner || this.own.target !== undefined : this.own[each] !== undefined;
+      const value = this.valueOf(each),
+        own = value !== PAGE;
       const off = !this.pending && ((each === "layer" && !layered) || (each === "target" && !classed));
       let text = shown[each] || names[each] || "";
       if (each === "target") text = name || (this.runner ? this.second : this.own.target || text || this.top);
       else if (this.pending && own) text = this.label(each);
       if (off) text = each === "layer" ? this.terms.no_layer : this.terms.no_class;
-      const value =
-        each === "target" && this.runner
-          ? RUNNER
-          : !own
-            ? PAGE
-            : each === "target" && !this.own.target
-              ? TOP
-              : `=${this.own[each]}`;
       this.picks[each].set(text, value, { own, off });
     }
+  }
+
+  /** Return the value of a setting in the list of choices. */
+  valueOf(name) {
+    if (name === "target" && this.runner) return RUNNER;
+    const own = this.own[name];
+    return own === undefined ? PAGE : own ? `=${own}` : TOP;
   }
 
   /** Return the label of a setting from the list of choices. */
   label(name) {
     const { own } = this,
-      item = ((this.board.requests.listed(this) || {})[name] || []).find(([, value]) => value === own[name]);
+      item = (this.board.requests.listed(this)[name] || []).find(([, value]) => value === own[name]);
     return (item ? item[0] : own[name]).split(" · ")[0];
   }
 
@@ -218,19 +214,12 @@ export class Panel {
     return over;
   }
 
-  async setMap({ view, box }) {
+  async setMap({ view }) {
     const turn = (this.turn = (this.turn || 0) + 1),
       image = view.crop ? await loadImage(view.crop.src) : null;
     if (turn !== this.turn) return; // a newer map arrived while this image was decoded
     this.loading = false;
-    this.mapView.setMap(
-      { ...unpackMap(view.map), box, id: view.id },
-      image,
-      view.words.unit,
-      view.words.alt,
-      view.things,
-      view,
-    );
+    this.mapView.setMap({ ...unpackMap(view.map), box: view.crop?.window, id: view.id }, image, view);
   }
 
   showMessage(parts, fraction = null, state = "") {

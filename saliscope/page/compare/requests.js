@@ -1,4 +1,6 @@
 // The request of each panel (the page's settings with the panel's own changes), and a cache of answers.
+import { listOf } from "../parts.js";
+
 const MAX_ANSWERS = 12; // number of answers
 const sortKeys = (options) => Object.fromEntries(Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1)));
 
@@ -6,17 +8,11 @@ export class Requests {
   constructor() {
     this.page = { image: undefined, bands: "", names: {}, options: {} };
     this.answers = []; // latest [request, value] pairs
-    this.lists = new Map();
-    this.boxes = new Map();
+    this.known = []; // lists of names, each with the request that it answers
     this.classMethods = new Set(); // methods that use the class
     this.textModels = new Set(); // models with a text encoder
     this.unused = { layer: new Set(), target: new Set() }; // methods that use no layer, or no class
     this.isEqual = this.isEqual.bind(this);
-  }
-
-  /** Read the settings of the page. */
-  form({ image, bands, options, ...names }) {
-    Object.assign(this.page, { image: image || "", names, options: options.values || {}, bands });
   }
 
   /** Return the request of a panel. */
@@ -64,37 +60,28 @@ export class Requests {
       own: runner ? { ...own, target: undefined } : own,
       runner,
       classed,
-      lists: !this.lists.has(this.listKey(request)),
-      place: !this.boxes.has(this.boxKey(request)),
+      lists: !this.listsOf(request),
     };
   }
 
-  listKey({ model, layer }) {
-    return JSON.stringify([model, layer]);
+  listsOf({ model, layer }) {
+    return this.known.find(({ of }) => of.model === model && of.layer === layer);
   }
 
-  boxKey({ image, bands, model }) {
-    return JSON.stringify([image, bands, model]);
-  }
-
-  /** Lists and the crop box are sent only once; store them. */
+  /** Lists are sent only once; store them. */
   learn(request, value) {
     if (value.task === "text") this.textModels.add(request.model); // their first and second sentence are the page's
-    if (value.lists) this.lists.set(this.listKey(request), value.lists);
-    if (value.box) this.boxes.set(this.boxKey(request), value.box);
-    value.box = this.boxes.get(this.boxKey(request));
+    if (value.lists && !this.listsOf(request)) this.known.push({ of: request, lists: value.lists });
     if (!value.names || value.names.method !== request.method) return;
     if (!value.takes_layer) this.unused.layer.add(request.method);
     (value.reads_class ? this.classMethods : this.unused.target).add(request.method);
   }
 
+  /** Return the lists of a panel, or those of another layer of its model; the models are those of the page. */
   listed(panel) {
     const request = this.forPanel(panel),
-      found = this.lists.get(this.listKey(request));
-    if (found) return found;
-    for (const [key, lists] of [...this.lists].reverse()) if (JSON.parse(key)[0] === request.model) return lists;
-    const [any] = this.lists.values();
-    return any && { model: any.model };
+      found = this.listsOf(request) ?? this.known.findLast(({ of }) => of.model === request.model);
+    return { ...found?.lists, model: listOf("hl-model") };
   }
 
   keep(request, value) {

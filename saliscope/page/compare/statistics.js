@@ -58,9 +58,7 @@ export function align(first, second) {
 
 /** Return the largest magnitude of the finite values. */
 export function maxMagnitude(values) {
-  let most = 0;
-  for (const v of values) if (Number.isFinite(v)) most = Math.max(most, Math.abs(v));
-  return most;
+  return values.reduce((most, v) => (Number.isFinite(v) ? Math.max(most, Math.abs(v)) : most), 0);
 }
 
 /** Return a − b, each divided by its own largest magnitude if `scaled`. NaN if either value is not finite. */
@@ -71,37 +69,24 @@ export function difference({ a, b }, scaled) {
 
 /** Return ranks from 1; ties get their mean rank. */
 function ranks(values) {
-  const ordered = Float64Array.from(values).sort();
-  const first = (value, after) => {
-    // number of values that are smaller, or smaller or equal
-    let low = 0,
-      high = ordered.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (ordered[middle] < value || (after && ordered[middle] === value)) low = middle + 1;
-      else high = middle;
-    }
-    return low;
-  };
-  return Float64Array.from(values, (v) => (first(v, false) + first(v, true) + 1) / 2);
+  const found = new Float64Array(values.length),
+    order = Array.from(values.keys()).sort((a, b) => values[a] - values[b]);
+  for (let from = 0, to = 0; from < order.length; from = to) {
+    while (to < order.length && values[order[to]] === values[order[from]]) to++;
+    for (const k of order.slice(from, to)) found[k] = (from + to + 1) / 2;
+  }
+  return found;
 }
 
 /** Spearman's rank correlation over cells that are finite in both: {rho, cells, constant}; rho is null if undefined. */
 export function spearman({ a, b }) {
-  const both = [];
-  for (let i = 0; i < a.length; i++) if (Number.isFinite(a[i]) && Number.isFinite(b[i])) both.push(i);
+  const both = Array.from(a.keys()).filter((i) => Number.isFinite(a[i]) && Number.isFinite(b[i]));
   const cells = both.length;
   if (cells < 2) return { rho: null, cells, constant: 0 };
   const [p, q] = [a, b].map((values) => ranks(Float64Array.from(both, (i) => values[i])));
-  const mean = (cells + 1) / 2;
-  let across = 0,
-    down = 0,
-    product = 0;
-  for (let i = 0; i < cells; i++) {
-    across += (p[i] - mean) ** 2;
-    down += (q[i] - mean) ** 2;
-    product += (p[i] - mean) * (q[i] - mean);
-  }
+  const mean = (cells + 1) / 2,
+    covary = (u, v) => u.reduce((sum, rank, i) => sum + (rank - mean) * (v[i] - mean), 0),
+    [across, down, product] = [covary(p, p), covary(q, q), covary(p, q)];
   const constant = Number(across === 0) + Number(down === 0);
   return { rho: constant ? null : Math.max(-1, Math.min(1, product / Math.sqrt(across * down))), cells, constant };
 }

@@ -33,7 +33,6 @@ export class Tools {
     this.pinned = radio("pinned");
     this.free = radio("free");
     this.pinned.checked = true;
-    this.note = make("p", { class: "hl-quiet hl-compare-note", role: "status" });
     this.element = this.arrange();
   }
 
@@ -55,20 +54,10 @@ export class Tools {
     );
     return make(
       "div",
-      { class: "hl-compare-bar" },
-      make(
-        "div",
-        { class: "hl-compare-tools" },
-        ...[this.more, this.two, this.stop, label("", terms.opacity, this.slider), colors.root],
-        this.saves.menu.root,
-      ),
-      this.note,
+      { class: "hl-compare-tools" },
+      ...[this.more, this.two, this.stop, label("", terms.opacity, this.slider), colors.root],
+      this.saves.menu.root,
     );
-  }
-
-  /** Show a message below the controls. */
-  showMessage(text) {
-    this.note.textContent = text;
   }
 
   /** Return the settings that differ from the defaults. */

@@ -8,7 +8,7 @@ import { paintSmall } from "../maps/small_map.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
-import { StatusLine } from "../shared/status_line.js";
+import { Job } from "../shared/job.js";
 import { makeLabel, makeOptions, makeSelect } from "../shared/elements.js";
 import { fill, formatValue, make, makeButton } from "../wire.js";
 
@@ -90,18 +90,14 @@ class Concepts extends Component {
     const { terms } = this;
     this.sheet = this.image = null;
     this.open = null;
-    this.ticket = 0;
     this.key = this.resultKey = ""; // of the settings that the concepts and the change answer
-    this.isPending = this.isAsked = this.isWanted = false;
-    this.count = makeSelect(
-      { name: "k" },
-      terms.counts.map((count) => [count, count]),
-    );
+    this.isAsked = this.isWanted = false;
+    const counts = terms.counts.map((count) => [count, count]);
+    this.count = makeSelect({ name: "k" }, counts);
     this.source = make("select", { name: "source" });
     this.sources = makeLabel(terms.source, this.source, { hidden: true });
     this.button = makeButton(terms.find, () => this.find(), { class: "hl-button hl-primary" });
-    this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.status = new StatusLine(terms.waiting, { text: terms.start });
+    this.job = new Job(trigger, terms);
     this.tiles = make("div", { class: "hl-concepts-tiles", role: "group", "aria-label": terms.title });
     this.opened = new Opened(terms, () => this.scale());
     this.count.value = terms.default;
@@ -114,8 +110,8 @@ class Concepts extends Component {
       label = makeLabel(terms.count, this.count);
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: terms.about }),
-      make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.stop),
-      make("div", { class: "hl-concepts-status" }, this.status.line, this.status.bar),
+      make("div", { class: "hl-concepts-tools" }, label, this.sources, this.button, this.job.stop),
+      make("div", { class: "hl-concepts-status" }, this.job.status.line, this.job.status.bar),
       make("div", { class: "hl-concepts-results" }, this.tiles, this.opened.root),
     );
     for (const select of [this.count, this.source]) select.addEventListener("change", () => this.mark());
@@ -177,7 +173,7 @@ class Concepts extends Component {
   whenVisible() {
     if (this.isAsked || !state.question?.subject || !this.element.checkVisibility()) return;
     if (this.isWanted && this.isOld) this.find();
-    else if (this.open !== null && !this.isPending && this.resultKey !== this.currentResultKey) this.scale();
+    else if (this.open !== null && !this.job.isPending && this.resultKey !== this.currentResultKey) this.scale();
     this.isWanted = false;
   }
 
@@ -194,38 +190,29 @@ class Concepts extends Component {
 
   find() {
     this.requestedKey = this.currentKey;
-    this.send("submit", this.request);
+    this.job.ask("submit", this.request);
+    this.mark();
   }
 
   scale() {
     if (this.isOld || this.open === null) return;
     this.requestedResult = this.currentResultKey;
-    this.send("scale", { ...this.request, concept: this.open, factor: this.opened.factor });
-  }
-
-  send(event, data) {
-    this.ticket += 1;
-    this.isPending = true;
-    this.say("busy", this.terms.waiting);
-    this.trigger(event, { ...data, ticket: this.ticket });
+    this.job.ask("scale", { ...this.request, concept: this.open, factor: this.opened.factor });
+    this.mark();
   }
 
   async receive(value) {
-    if (!value || value.ticket !== this.ticket) return false;
-    if (value.waiting) {
-      this.say("busy", value.waiting, value.fraction);
-      return false;
-    }
-    this.isPending = false;
-    if (value.refused) this.fail(value.refused);
+    const state = this.job.take(value);
+    if (state === "refused") this.fail();
+    else if (state !== "done") return false;
     else if (value.sheet) await this.showSheet(value.sheet);
     else await this.showResult(value.result);
   }
 
-  fail(message) {
+  fail() {
     if (this.requestedKey !== this.key) this.key = ""; // the old concepts stay, dimmed
     this.resultKey = this.currentResultKey; // not asked again by itself
-    this.say("error", message);
+    this.mark();
   }
 
   async showSheet(sheet) {
@@ -233,7 +220,7 @@ class Concepts extends Component {
     this.sheet = sheet;
     this.key = this.requestedKey;
     this.tiles.replaceChildren(...sheet.items.map((item) => this.tile(item)));
-    this.say("done", sheet.summary);
+    this.job.status.say("done", sheet.summary);
     this.showOpen();
     this.whenVisible();
   }
@@ -241,7 +228,8 @@ class Concepts extends Component {
   async showResult(result) {
     await this.opened.result.show(result);
     this.resultKey = this.requestedResult;
-    this.say("done", this.sheet.summary);
+    this.job.status.say("done", this.sheet.summary);
+    this.mark();
     this.whenVisible();
   }
 
@@ -277,20 +265,15 @@ class Concepts extends Component {
     this.mark();
   }
 
-  say(kind, text, fraction = null) {
-    this.status.say(kind, text, fraction);
-    this.mark();
-  }
-
   /** Mark what belongs to former settings. */
   mark() {
-    const isOld = Boolean(this.sheet) && this.isOld;
+    const isOld = Boolean(this.sheet) && this.isOld,
+      { isPending, status } = this.job;
     this.tiles.dataset.old = this.opened.root.dataset.old = String(isOld);
     this.opened.slider.disabled = isOld;
     this.opened.result.mark(isOld || this.resultKey !== this.currentResultKey);
-    this.stop.hidden = !this.isPending;
-    if (isOld && !this.isPending && this.status.kind === "done") this.status.say("old", this.terms.old);
-    else if (!isOld && this.status.kind === "old") this.status.say("done", this.sheet.summary);
+    if (isOld && !isPending && status.kind === "done") status.say("old", this.terms.old);
+    else if (!isOld && status.kind === "old") status.say("done", this.sheet.summary);
   }
 }
 

@@ -11,14 +11,14 @@ from saliscope.compute.interventions.answers import BeforeAfter
 from saliscope.page.channels.changing import CROP_SIDE, before_after
 from saliscope.page.components import view
 from saliscope.page.concepts import parts
-from saliscope.page.events import Ask, answer_ticket, on, stop_on
+from saliscope.page.events import Ask, answer_newest, on, stop_on
 from saliscope.page.wire import Updates
 
 
 @on(parts.CONCEPTS, "submit")
 def find(ask: Ask) -> Iterator[Updates]:
     """Find concepts and measure their effects."""
-    yield from answer_ticket(
+    yield from answer_newest(
         ask,
         parts.CONCEPTS,
         "concepts",
@@ -32,7 +32,7 @@ def scale(ask: Ask) -> Iterator[Updates]:
     """Multiply a concept by a factor."""
     index, factor = ask.integer("concept", -1), ask.data.get("factor")
     factor = float(factor) if isinstance(factor, (int, float)) else -1.0
-    yield from answer_ticket(
+    yield from answer_newest(
         ask,
         parts.CONCEPTS,
         "concepts",

@@ -21,10 +21,8 @@ export class DescriptionTable {
     this.drawn = null;
     this.says = make("p", { class: "hl-quiet hl-description-totals", role: "status" });
     const kind = (k) => (k < NUMBERS ? "" : "hl-number");
-    const table = makeTable(
-      terms.columns.map(([text, title], k) => ({ text, title, class: kind(k) })),
-      [],
-    );
+    const titles = terms.columns.map(([text, title], k) => ({ text, title, class: kind(k) })),
+      table = makeTable(titles, []);
     this.body = table.tBodies[0];
     const region = { tabindex: 0, role: "region", "aria-label": terms.table };
     this.scroll = make("div", { class: "hl-description-scroll", ...region }, table);

@@ -1,4 +1,5 @@
 // Small SVG charts: lines and bars with a read-out by pointer and arrow keys, and a heat map on a canvas.
+import { stay } from "./cells.js";
 import { table } from "./colors.js";
 import { svg } from "./graph.js";
 import { roundTicks } from "./ticks.js";
@@ -69,27 +70,21 @@ function frame(host, chart) {
       const box = plot.firstElementChild.getBoundingClientRect(),
         count = host.chart.count;
       const share = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
-      if (count)
-        show(
-          Math.min(
-            count - 1,
-            Math.max(0, host.chart.bars ? Math.floor(share * count) : Math.round(share * (count - 1))),
-          ),
-        );
+      if (count) show(stay(host.chart.bars ? Math.floor(share * count) : Math.round(share * (count - 1)), count));
     });
     plot.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
       if (!step || !host.chart.count) return;
       event.preventDefault();
-      show(Math.min(host.chart.count - 1, Math.max(0, (host.at ?? -1) + step)));
+      show(stay((host.at ?? -1) + step, host.chart.count));
     });
   }
   host.chart = chart;
   host.firstElementChild.textContent = chart.title;
-  host.plot.setAttribute("aria-label", `${chart.title}. ${chart.summary || ""}`);
+  const summary = chart.summary ?? (chart.count ? chart.read(chart.count - 1) : "");
+  host.plot.setAttribute("aria-label", `${chart.title}. ${summary}`);
   const width = Math.max(280, Math.floor(host.plot.clientWidth || 360));
   return {
-    width,
     inner: width - LEFT - RIGHT,
     tall: HEIGHT - TOP - BOTTOM,
     root: svg("svg", { width, height: chart.height || HEIGHT, "aria-hidden": "true" }),
@@ -153,40 +148,25 @@ function legend(host, names, color, mark) {
  */
 export function lines(host, { title, at, last, series, log, unit }) {
   const names = Object.keys(series),
-    axis = scale(
-      names.flatMap((name) => series[name]),
-      log,
-    );
+    values = names.flatMap((name) => series[name]),
+    axis = scale(values, log);
   const read = (k) =>
     `${unit} ${at[k]}: ` +
     names.map((name) => `${names.length > 1 ? name + " " : ""}${formatValue(series[name][k] ?? NaN)}`).join(" · ");
-  const { root, inner, tall } = frame(host, {
-    title,
-    count: at.length,
-    read,
-    summary: at.length ? read(at.length - 1) : "",
-  });
+  const { root, inner, tall } = frame(host, { title, count: at.length, read });
   const x = (step) => LEFT + (inner * step) / Math.max(1, last),
     color = (name) => hue(names.indexOf(name), names.length);
   grid(root, axis, inner, tall);
   drawEnds(root, inner, `${unit} ${last}`);
   for (const name of names) {
-    let path = "",
-      pen = false;
-    series[name].forEach((value, k) => {
-      const share = axis.at(value);
-      if (share === null) {
-        pen = false;
-        return;
-      }
-      path += `${pen ? "L" : "M"}${x(at[k]).toFixed(1)} ${(TOP + (1 - share) * tall).toFixed(1)}`;
-      pen = true;
+    const shares = series[name].map(axis.at); // a line starts again after values that cannot be drawn
+    const path = shares.map((share, k) => {
+      const start = typeof shares[k - 1] === "number" ? "L" : "M";
+      return share === null ? "" : `${start}${x(at[k]).toFixed(1)} ${(TOP + (1 - share) * tall).toFixed(1)}`;
     });
-    root.append(svg("path", { d: path || "M0 0", class: "hl-curve", style: `stroke: ${color(name)}` }));
+    root.append(svg("path", { d: path.join("") || "M0 0", class: "hl-curve", style: `stroke: ${color(name)}` }));
   }
   host.mark = addCursor(root, tall, (k) => x(at[k]));
-  // The pointer selects among recorded steps, which fill only part of the width during a run.
-  host.chart.count = at.length;
   host.plot.replaceChildren(root);
   // Zeros of a frozen layer cannot be drawn on a log scale.
   const zero = (name) => log && series[name].length && series[name].every((v) => v === 0);
@@ -271,12 +251,7 @@ export function heat(host, { title, counts, bins, low, high, at, last, unit }) {
     reach = Number(most.toPrecision(1)) || 1,
     axis = { at: (v) => (v + reach) / (2 * reach), ticks: [-reach, 0, reach] };
   const read = (k) => `${unit} ${at[k]}: ${formatValue(low[k])} … ${formatValue(high[k])}`;
-  const { root, inner, tall } = frame(host, {
-    title,
-    count: at.length,
-    read,
-    summary: at.length ? read(at.length - 1) : "",
-  });
+  const { root, inner, tall } = frame(host, { title, count: at.length, read });
   const canvas = host.sheet || make("canvas", { class: "hl-heat", "aria-hidden": "true" });
   host.sheet = canvas;
   canvas.width = inner;

@@ -99,22 +99,16 @@ export function blur(map, sigma) {
 
 /**
  * Mean squared difference of neighbors over twice the variance: 0 for a plane, about 1 for white noise.
- * @param {Pick<Field, "values" | "w">} map
+ * @param {{values: Float32Array, w: number}} map
  * @returns {number}
  */
 export function roughness({ values, w }) {
-  let count = 0,
-    sum = 0,
-    squares = 0,
-    steps = 0,
-    rough = 0;
-  for (const v of values)
-    if (Number.isFinite(v)) {
-      count += 1;
-      sum += v;
-    }
-  for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
+  const finite = values.filter((v) => Number.isFinite(v)),
+    mean = finite.reduce((sum, v) => sum + v, 0) / finite.length,
+    squares = finite.reduce((sum, v) => sum + (v - mean) ** 2, 0);
   if (!(squares > 0)) return 0;
+  let steps = 0,
+    rough = 0;
   const add = (step) => {
     if (Number.isFinite(step)) {
       steps += 1;
@@ -125,7 +119,7 @@ export function roughness({ values, w }) {
     if ((i + 1) % w) add(values[i + 1] - values[i]);
     if (i + w < values.length) add(values[i + w] - values[i]);
   }
-  return steps ? rough / steps / ((2 * squares) / count) : 0;
+  return steps ? rough / steps / ((2 * squares) / finite.length) : 0;
 }
 
 /**

@@ -242,9 +242,8 @@ function drawTensor(tensor, x, y, box, terms) {
  */
 export function draw(host, value, terms) {
   const tensors = value.tensors.map((t) => ({ with: t.hooked_gradient, without: t.without }));
-  const shade = gradientColors(
-    [...value.edges, ...tensors].flatMap((each) => [flatten(each.with), flatten(each.without)]),
-  );
+  const gradients = [...value.edges, ...tensors].flatMap((each) => [each.with, each.without].map(flatten)),
+    shade = gradientColors(gradients);
   const { name, seed } = value.result;
   const labels = value.edges.map((edge) => label(edge, shade, terms)),
     end = { from: name, to: "backward", value: value.tensors.at(-1).value, with: seed, without: seed },

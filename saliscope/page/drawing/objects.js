@@ -1,5 +1,6 @@
 // Objects and regions that a model found in the image, drawn over the map as boxes or outlines. A click selects the
 // smallest one at that position, or the next larger one if that is already selected.
+import { cellAt } from "./cells.js";
 import { makeTick } from "../shared/elements.js";
 import { bytes, formatShare, make } from "../wire.js";
 
@@ -50,23 +51,16 @@ export class DetectedObjects {
 
   /** Return the objects at a relative position, smallest first. */
   objectsAt(x, y) {
-    const { plane } = this;
-    if (plane) {
-      const at = (part, count) => Math.min(count - 1, Math.max(0, Math.floor(part * count)));
-      const k = plane.at[at(y, plane.h) * plane.w + at(x, plane.w)] - 1;
-      return this.items
-        .map((_, i) => i)
-        .filter((i) => this.contains(i, k))
-        .sort((a, b) => this.items[a].share - this.items[b].share);
-    }
-    const size = ({ box: [left, top, right, bottom] }) => (right - left) * (bottom - top);
+    const { plane } = this,
+      [row, column] = plane ? cellAt(x, y, plane) : [0, 0],
+      k = plane ? plane.at[row * plane.w + column] - 1 : -1;
+    const isAt = ([left, top, right, bottom]) => x >= left && x <= right && y >= top && y <= bottom,
+      areaOf = ([left, top, right, bottom]) => (right - left) * (bottom - top),
+      sizeOf = ({ box, share }) => (plane ? share : areaOf(box));
     return this.items
       .map((_, i) => i)
-      .filter((i) => {
-        const [left, top, right, bottom] = this.items[i].box;
-        return x >= left && x <= right && y >= top && y <= bottom;
-      })
-      .sort((a, b) => size(this.items[a]) - size(this.items[b]));
+      .filter((i) => (plane ? this.contains(i, k) : isAt(this.items[i].box)))
+      .sort((a, b) => sizeOf(this.items[a]) - sizeOf(this.items[b]));
   }
 
   /**
@@ -120,10 +114,8 @@ export class DetectedObjects {
   }
 
   outline(context, i, wide, high) {
-    const {
-      box: [left, top, right, bottom],
-      color,
-    } = this.items[i];
+    const { box, color } = this.items[i],
+      [left, top, right, bottom] = box;
     const width = i === this.chosen ? 3.5 : i === this.pointed ? 2.5 : 1.5,
       inset = width / 2 + 1;
     let path = new Path2D();
@@ -162,12 +154,8 @@ export class DetectedObjects {
 
   /** Draw the name above its box, unless it would overlap another name. */
   name(context, i, wide, high, occupied) {
-    const {
-      box: [left, top],
-      color,
-      name,
-      share,
-    } = this.items[i];
+    const { box, color, name, share } = this.items[i],
+      [left, top] = box;
     const text = `${name} ${formatShare(share)}`;
     context.font = `${i === this.chosen ? "600 " : ""}${FONT}px system-ui, sans-serif`;
     const width = context.measureText(text).width + 14,

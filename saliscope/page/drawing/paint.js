@@ -36,13 +36,9 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
   const { h, w } = map;
   const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
   if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-  const finite = values.filter((v) => Number.isFinite(v));
-  let lowest = finite.length ? Infinity : 0,
-    highest = finite.length ? -Infinity : 0;
-  for (const v of finite) {
-    lowest = Math.min(lowest, v);
-    highest = Math.max(highest, v);
-  }
+  const finite = values.filter((v) => Number.isFinite(v)),
+    lowest = finite.length ? finite.reduce((least, v) => Math.min(least, v)) : 0,
+    highest = finite.length ? finite.reduce((most, v) => Math.max(most, v)) : 0;
   const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
   const largest = Math.max(Math.abs(lowest), Math.abs(highest));
   const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
@@ -65,6 +61,18 @@ export function view(map, { colors = "auto", limits = null, signed = true, smoot
     smooth,
     clipped: largest > Math.max(Math.abs(low), Math.abs(high)),
   };
+}
+
+/**
+ * Return one color range for several maps.
+ * @template {import("./field.js").Field} Map
+ * @param {Map[]} maps
+ * @param {(map: Map) => Parameters<typeof view>[1]} styleOf how each is drawn
+ * @returns {[number, number]}
+ */
+export function commonRange(maps, styleOf) {
+  const views = maps.map((map) => view(map, styleOf(map)));
+  return [Math.min(...views.map(({ low }) => low)), Math.max(...views.map(({ high }) => high))];
 }
 
 /**
@@ -181,11 +189,8 @@ export function bar(pixels, rendering) {
   const steps = pixels.length / 4;
   const from = rendering.colors === "signed" ? -1 : 0;
   for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-  blendColors(
-    pixels,
-    Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
-    { ...rendering, low: from, high: 1 },
-  );
+  const values = Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1));
+  blendColors(pixels, values, { ...rendering, low: from, high: 1 });
   return pixels;
 }
 

@@ -60,7 +60,7 @@ export class Surface {
   paint(rendering) {
     this.rendering = rendering;
     this.layers = this.own;
-    const whole = this.renderUpTo(IMMEDIATE, this.own, true);
+    const whole = this.renderUpTo(IMMEDIATE, this.own);
     this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
   }
 
@@ -69,7 +69,7 @@ export class Surface {
     const { rendering: shown } = this,
       layers = new Layers();
     this.rendering = rendering;
-    this.renderUpTo(SKETCH, layers, true);
+    this.renderUpTo(SKETCH, layers);
     this.rendering = shown;
     return layers;
   }
@@ -95,10 +95,10 @@ export class Surface {
   }
 
   /** Draw with at most `most` pixels per side; returns whether this is full resolution. */
-  renderUpTo(most, layers, edges) {
+  renderUpTo(most, layers) {
     const { width, height } = this.canvas,
       share = Math.min(1, most / Math.max(width, height));
-    this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
+    this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), true);
     return share === 1;
   }
 
@@ -116,11 +116,7 @@ export class Surface {
   render(layers, width, height, edges) {
     layers.size(width, height);
     layers.edges = edges && !this.rendering.smooth;
-    const photo = layers.photo.getContext("2d", { willReadFrequently: true });
-    photo.imageSmoothingQuality = "high";
-    photo.fillStyle = "#808080";
-    photo.fillRect(0, 0, width, height);
-    if (this.image) photo.drawImage(this.image, 0, 0, width, height);
+    const photo = drawImage(layers.photo, width, height, this.image);
     this.drawLayer(layers.drawn, photo.getImageData(0, 0, width, height), this.rendering, layers.edges);
   }
 
@@ -145,10 +141,8 @@ export class Surface {
 
   /** Return the map without the image. */
   mapLayer(layers) {
-    const {
-      plain,
-      drawn: { width, height },
-    } = layers;
+    const { plain, drawn } = layers,
+      { width, height } = drawn;
     if (plain.width !== width || plain.height !== height) {
       [plain.width, plain.height] = [width, height];
       const pixels = plain.getContext("2d").createImageData(width, height);
@@ -212,6 +206,39 @@ export class Surface {
     this.mix(opacity, shown, canvas, layers);
     return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
   }
+}
+
+/**
+ * Draw an image, or gray, on a canvas of this size.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {?HTMLImageElement} image
+ */
+export function drawImage(canvas, width, height, image) {
+  [canvas.width, canvas.height] = [width, height];
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingQuality = "high";
+  context.fillStyle = "#808080";
+  context.fillRect(0, 0, width, height);
+  if (image) context.drawImage(image, 0, 0, width, height);
+  return context;
+}
+
+/**
+ * Draw a map over an image, or only the image.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ * @param {?HTMLImageElement} image
+ * @param {?import("./paint.js").Rendering} rendering
+ */
+export function drawOver(canvas, width, height, image, rendering) {
+  const context = drawImage(canvas, width, height, image);
+  if (!rendering) return;
+  const pixels = context.getImageData(0, 0, width, height);
+  draw(pixels.data, width, height, rendering);
+  context.putImageData(pixels, 0, 0);
 }
 
 /**

@@ -1,7 +1,8 @@
 // Planes of one byte per cell, each with its own range, drawn as tiles: by themselves, over the image, or on one sheet.
 import { table } from "./colors.js";
 import { BLUE, RED } from "./constants.js";
-import { draw, view } from "./paint.js";
+import { view } from "./paint.js";
+import { drawOver } from "./surface.js";
 import { bytes, floats, make } from "../wire.js";
 
 const FINEST = 160; // px of a tile over the image
@@ -96,15 +97,10 @@ export class Tiles {
     const across = Math.round(canvas.getBoundingClientRect().width * (window.devicePixelRatio || 1)) || FINEST;
     const width = Math.min(2 * FINEST, across),
       height = Math.max(1, Math.round((width * image.naturalHeight) / image.naturalWidth));
-    [canvas.width, canvas.height] = [width, height];
-    const context = canvas.getContext("2d", { willReadFrequently: true });
-    context.imageSmoothingQuality = "high";
-    context.drawImage(image, 0, 0, width, height);
-    const pixels = context.getImageData(0, 0, width, height);
     const values = Float32Array.from(plane.values, (v) => plane.lo + v * step);
-    const colors = this.signed ? "signed" : "magma";
-    draw(pixels.data, width, height, view({ values, h: this.h, w: this.w }, { colors, limits: [low, high], smooth }));
-    context.putImageData(pixels, 0, 0);
+    const colors = this.signed ? "signed" : "magma",
+      rendering = view({ values, h: this.h, w: this.w }, { colors, limits: [low, high], smooth });
+    drawOver(canvas, width, height, image, rendering);
   }
 
   /** Draw all tiles with their numbers as one PNG. */

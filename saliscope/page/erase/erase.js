@@ -7,6 +7,7 @@ import { Saving } from "./saving.js";
 import { decodeShape } from "./strokes.js";
 import { Tools } from "./tools.js";
 import { unpackMap } from "../drawing/field.js";
+import { commonRange } from "../drawing/paint.js";
 import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
@@ -40,7 +41,7 @@ class Board extends Component {
     this.predictions = new Predictions(terms);
     this.saving = new Saving(this);
     this.build();
-    this.bound = bindEdit(this, props.longest.address);
+    this.bound = bindEdit(this, props.longest);
     this.follow();
     subscribe(["asked"], () => {
       this.isAsked = true;
@@ -158,7 +159,8 @@ class Board extends Component {
     const { text, second } = this.current,
       edit = parseEdit(text);
     if (!edit.region.length) edit.fill = this.tools.fill.value; // of the next region
-    const { most, count } = { most: this.props.longest.address, count: text.length };
+    const most = this.props.longest,
+      count = text.length;
     this.tools.follow(edit, second, { back: this.at > 0, forward: this.at + 1 < this.history.length, isEmpty: !text });
     const own = second?.file && text.includes("fill.image") ? this.terms.link_without_image : "";
     this.note.textContent = count > most ? fill(this.terms.too_long, { count, most }) : own;
@@ -198,7 +200,7 @@ class Board extends Component {
       return this.draw(known);
     }
     const { text, second } = this.current;
-    this.pending = { number: ++this.number, key, search, started: performance.now() };
+    this.pending = { number: ++this.number, key, search };
     this.isStale = false;
     this.status.say("busy", this.terms.computing);
     this.mark();
@@ -250,8 +252,7 @@ class Board extends Component {
   }
 
   setMap(view, answer, image) {
-    const { map, words, id } = answer;
-    view.setMap({ ...unpackMap(map), id }, image, words.unit, words.alt, null, answer);
+    view.setMap({ ...unpackMap(answer.map), id: answer.id }, image, answer, null);
   }
 
   keep(key, value) {
@@ -283,17 +284,17 @@ class Board extends Component {
 
   /** Draw both maps with the same colors and one range. */
   paintMaps() {
-    const views = [this.before, this.after].filter(({ map }) => map);
-    const styled = ({ map }) => ({
-      colors: views.some((view) => view.map.lo < 0 && !view.map.by_size) ? "signed" : "magma",
+    const views = [this.before, this.after].filter(({ map }) => map),
+      maps = views.map(({ map }) => map);
+    const styleOf = (map) => ({
+      colors: maps.some(({ lo, by_size }) => lo < 0 && !by_size) ? "signed" : "magma",
       limits: null,
       smooth: true,
       signed: !map.by_size,
     });
-    const ranges = views.map((view) => view.range(styled(view)));
-    const limits = [Math.min(...ranges.map(([low]) => low)), Math.max(...ranges.map(([, high]) => high))];
+    const limits = commonRange(maps, styleOf);
     for (const view of views) {
-      view.draw({ ...styled(view), limits });
+      view.draw({ ...styleOf(view.map), limits });
       view.rangeNote.textContent = views.length > 1 ? this.terms.same_range : "";
     }
     this.mix();

@@ -16,7 +16,7 @@ from saliscope.compute.jobs.runs import Run
 from saliscope.compute.request import second_image
 from saliscope.page.components import view as page_view
 from saliscope.page.erase import parts
-from saliscope.page.events import Ask, answer_number, on, stop_on
+from saliscope.page.events import Ask, answer_newest, on, stop_on
 from saliscope.page.wire import Updates, base64_text, new_number
 
 
@@ -29,7 +29,7 @@ def answer(ask: Ask) -> Iterator[Updates]:
         question = replace(ask.question(), edit=edit, second=second_image(ask.data.get("second")))
         return engine.answers(question, search if search in engine.GOALS else "", run)
 
-    yield from answer_number(ask, parts.ERASE, "erase", work, lambda step: erased(step, ask.text("held")))
+    yield from answer_newest(ask, parts.ERASE, "erase", work, lambda step: erased(step, ask.text("held")))
 
 
 stop_on(parts.ERASE, "erase")

@@ -1,5 +1,6 @@
 // The canvas over the image before the edit: the region, and the brush and the rectangle that change it.
 import { decodeShape, encode, encodePoints, simplify } from "./strokes.js";
+import { positionIn } from "../drawing/cells.js";
 import { paintPixels } from "../drawing/paint.js";
 import { bytes, fill, make } from "../wire.js";
 
@@ -78,9 +79,8 @@ export class Painter {
     canvas.addEventListener("keydown", (event) => this.key(event));
   }
 
-  position({ clientX, clientY }) {
-    const { left, top, width, height } = this.canvas.getBoundingClientRect();
-    return [(clientX - left) / width, (clientY - top) / height].map((part) => Math.min(1, Math.max(0, part)));
+  position(event) {
+    return positionIn(this.canvas, event).map((part) => Math.min(1, Math.max(0, part)));
   }
 
   /** Arrow keys move the brush by its radius (with Shift: by a percent), Space paints, Enter sets a corner. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saliscope.compute.bundles.messages import SAVE
 from saliscope.compute.erase import messages as erase_messages
-from saliscope.compute.erase.edit import IN_ADDRESS, LONGEST, RANGES
+from saliscope.compute.erase.edit import IN_ADDRESS, RANGES
 from saliscope.page.elements import Part, example_items
 from saliscope.page.shared.messages import DRAWING, READING, SECOND_IMAGE
 
@@ -16,5 +16,5 @@ ERASE = Part(
     save=SAVE,
     examples=example_items(),
     ranges=RANGES,
-    longest={"sent": LONGEST, "address": IN_ADDRESS},
+    longest=IN_ADDRESS,
 )

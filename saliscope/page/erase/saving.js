@@ -1,15 +1,15 @@
 // Saves the maps before and after an edit: figures of both, the new map, and a bundle that repeats the edit.
 import { bundle } from "../share/bundle.js";
 import { png } from "../share/figure.js";
-import { figureItems, Menu } from "../share/menu.js";
-import { downloadFile, encodeNpy } from "../wire.js";
+import { figureItems, Menu, saveAs } from "../share/menu.js";
+import { encodeNpy } from "../wire.js";
 
 export class Saving {
   constructor(board) {
     this.board = board;
     const terms = board.props.save,
       name = () => `${board.after.value.name}-edited`,
-      file = (suffix, create) => async () => downloadFile(await create(), name() + suffix);
+      file = (suffix, create) => saveAs(name, suffix, create);
     const items = [
       ...figureItems(terms, name, () => this.panels),
       [...terms.values, file(".npy", () => encodeNpy(board.after.map.values, [board.after.map.h, board.after.map.w]))],

@@ -22,10 +22,6 @@ export class Figure {
     this.caption = make("figcaption", { text: caption });
     this.root = make("figure", {}, this.caption, make("div", { class: "hl-change-frame" }, this.canvas, this.mark));
     this.surface = new Surface(this.canvas, () => this.map && this.paint());
-    this.listen();
-  }
-
-  listen() {
     const { canvas } = this;
     followCells(canvas, {
       map: () => this.map,

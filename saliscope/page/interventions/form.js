@@ -3,7 +3,7 @@ import { selectTop } from "../channels/channels.js";
 import { formatChannels, parseChannels, select } from "../channels/selection.js";
 import { SecondImage } from "../panel/second_image.js";
 import { state } from "../store.js";
-import { makeLabel, makeSelect } from "../shared/elements.js";
+import { makeForm, makeLabel, makeSelect } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const TOP = 10;
@@ -31,10 +31,6 @@ export class ChangeForm {
     this.resetButton = makeButton(terms.reset, actions.reset, { title: terms.reset_title });
     this.root = this.arrange();
     this.root.addEventListener("input", (event) => event.target !== this.text && changed());
-    this.root.addEventListener("submit", (event) => {
-      event.preventDefault();
-      if (this.enter()) actions.apply();
-    });
     this.show();
   }
 
@@ -47,9 +43,9 @@ export class ChangeForm {
   arrange() {
     const { terms } = this;
     this.kind.addEventListener("input", () => this.show());
-    return make(
-      "form",
-      { class: "hl-change-form", novalidate: true },
+    return makeForm(
+      { class: "hl-change-form" },
+      () => this.enter() && this.actions.apply(),
       make(
         "div",
         { class: "hl-change-row" },

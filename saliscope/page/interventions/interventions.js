@@ -5,12 +5,12 @@ import { Result } from "./result.js";
 import { select } from "../channels/selection.js";
 import { state, subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
-import { make, makeButton } from "../wire.js";
+import { Job } from "../shared/job.js";
+import { make } from "../wire.js";
 
 class Interventions extends Component {
   constructor(element, props, trigger) {
     super(element, props, trigger);
-    this.ticket = 0;
     this.answered = "";
     this.swept = "";
     this.of = "";
@@ -18,16 +18,15 @@ class Interventions extends Component {
       apply: () => this.apply(null),
       reset: () => this.reset(),
       changed: () => this.mark(),
-      fail: (message) => this.say(message, "error"),
+      fail: (message) => this.fail(message),
     });
     this.result = new Result(this.terms, (cell) => this.apply(cell));
-    this.line = make("span");
-    this.stop = makeButton(this.terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.bar = make("progress", { class: "hl-progress", max: 1, hidden: true, "aria-label": this.terms.waiting });
-    this.message = make("p", { class: "hl-line hl-change-line", role: "status" }, this.line, " ", this.stop);
+    this.job = new Job(trigger, this.terms);
+    const { status, stop } = this.job,
+      message = make("div", { class: "hl-line hl-change-line" }, status.line, " ", stop);
     this.root.setAttribute("role", "group");
     this.root.setAttribute("aria-label", this.terms.group);
-    this.root.replaceChildren(this.form.root, this.message, this.bar, this.result.root);
+    this.root.replaceChildren(this.form.root, message, status.bar, this.result.root);
     subscribe(["channels", "question"], () => this.follow());
     this.follow();
   }
@@ -53,13 +52,10 @@ class Interventions extends Component {
     this.result.mark(this.stamp !== this.answered);
   }
 
-  say(text, kind = "", { fraction = null, running = false } = {}) {
-    this.line.textContent = text;
-    this.message.dataset.kind = kind;
-    this.stop.hidden = !running;
-    this.bar.hidden = fraction === null;
-    if (fraction !== null) this.bar.value = fraction;
-    if (kind === "error") this.answered = "";
+  fail(message) {
+    this.job.wait(false);
+    this.job.status.say("error", message);
+    this.answered = "";
     this.mark();
   }
 
@@ -70,35 +66,37 @@ class Interventions extends Component {
   apply(cell) {
     const { change } = this.form;
     if (cell && !change.positions) return;
-    this.ticket += 1;
     this.requested = this.stamp;
-    this.say(this.terms.waiting, "", { running: true });
-    this.trigger("submit", { ...change, cell: this.swept === this.stamp ? cell : null, ticket: this.ticket });
+    this.job.ask("submit", { ...change, cell: this.swept === this.stamp ? cell : null });
+    this.mark();
   }
 
   reset() {
-    this.ticket += 1; // an answer that arrives later is ignored
+    this.job.number += 1; // an answer that arrives later is ignored
+    this.job.wait(false);
+    this.job.status.say("", "");
     this.trigger("stop", {});
     this.result.clear();
     this.form.reset();
-    this.say("");
+    this.mark();
   }
 
   async receive(value) {
-    if (!value || value.ticket !== this.ticket) return false;
-    if (value.refused) this.say(value.refused, "error");
-    else if (value.waiting) this.say(value.waiting, "", { fraction: value.fraction, running: true });
-    else if (value.result) {
-      await this.result.show(value.result);
-      if (value.ticket !== this.ticket) {
-        this.result.clear();
-        return false;
-      }
-      this.answered = this.requested;
-      if (value.result.effects) this.swept = this.requested;
-      this.say("");
-      if (!value.result.maps) this.say(this.terms.maps_waiting, "", { running: true });
+    const state = this.job.take(value);
+    if (!state) return false;
+    if (state === "refused") this.fail(value.text);
+    if (state !== "done") return;
+    const { effects, maps } = value.result;
+    this.job.wait(!maps);
+    await this.result.show(value.result);
+    if (value.number !== this.job.number) {
+      this.result.clear();
+      return false;
     }
+    this.answered = this.requested;
+    if (effects) this.swept = this.requested;
+    this.job.status.say("", maps ? "" : this.terms.maps_waiting);
+    this.mark();
   }
 }
 

@@ -1,20 +1,11 @@
 // The classes and the maps before and after a change.
 import { Figure } from "./figure.js";
 import { unpackMap } from "../drawing/field.js";
-import { drawBar, view } from "../drawing/paint.js";
+import { commonRange, drawBar, view } from "../drawing/paint.js";
 import { loadImage } from "../drawing/surface.js";
 import { ticksOf } from "../drawing/ticks.js";
 import { makeRow, makeTable } from "../shared/elements.js";
 import { formatValue, make } from "../wire.js";
-
-/**
- * Return one color range for several maps.
- * @returns {[number, number]}
- */
-function commonRange(maps, style) {
-  const ranges = maps.map((map) => view(map, style));
-  return [Math.min(...ranges.map(({ low }) => low)), Math.max(...ranges.map(({ high }) => high))];
-}
 
 function table(terms, rows) {
   const row = ({ texts: [name, ...texts], change }) => makeRow(name, texts, { "data-sign": Math.sign(change) });
@@ -77,7 +68,7 @@ export class Result {
     const unpacked = maps.map(unpackMap),
       style = { signed: !unpacked[0].by_size };
     const colors = unpacked.some((map) => style.signed && map.signed) ? "signed" : "magma";
-    const shared = { ...style, colors, limits: commonRange(unpacked, { ...style, colors }) };
+    const shared = { ...style, colors, limits: commonRange(unpacked, () => ({ ...style, colors })) };
     Object.assign(this, { unpacked, unit, note });
     this.mapTitle.textContent = title;
     this.read.textContent = note;

@@ -28,7 +28,7 @@ export function mount(element, { terms }, trigger) {
   whenAnswered(element, (key) => trigger("answered", { key }));
   return (value) => {
     if (!value) return;
-    status.say(value.error ? "error" : value.waiting ? "busy" : "done", value.error || value.waiting || value.line);
+    status.say(value.kind, value.parts);
     if (value.names) {
       shown = value;
       verdict.hidden = note.hidden = false;
@@ -36,6 +36,6 @@ export function mount(element, { terms }, trigger) {
       verdict.dataset.vanished = String(value.vanished);
       draw();
     }
-    return !value.waiting;
+    return value.kind !== "busy";
   };
 }

@@ -4,7 +4,7 @@ import { copyButton } from "../shared/copy.js";
 import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
-import { makeOptions, makeRow, makeSelect, makeTable } from "../shared/elements.js";
+import { makeForm, makeOptions, makeRow, makeSelect, makeTable } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 class Lab extends Component {
@@ -55,13 +55,9 @@ class Lab extends Component {
       row("again", select(props.again)),
       (this.secondRow = row("second", text())),
     ];
-    const onsubmit = (event) => {
-      event.preventDefault();
-      this.run();
-    };
-    return make(
-      "form",
-      { class: "hl-lab-form", novalidate: true, onsubmit },
+    return makeForm(
+      { class: "hl-lab-form" },
+      () => this.run(),
       program,
       make("p", { class: "hl-quiet hl-wide", text: terms.grammar }),
       ...rows,

@@ -23,8 +23,7 @@ export function field(text, control) {
  * @param {string} message
  */
 export function showMessage(control, message) {
-  const note = document.getElementById(`${control.id}-wrong`) || control.parentElement.lastElementChild;
-  markInvalid(control, note, message);
+  markInvalid(control, /** @type {HTMLElement} */ (control.parentElement.lastElementChild), message);
 }
 
 /**

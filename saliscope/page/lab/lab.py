@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from saliscope import limits
 from saliscope.compute import model_cache
-from saliscope.compute.answers import Waiting
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.lab import engine as lab_engine
 from saliscope.compute.lab import experiments, expressions, messages, presets
 from saliscope.compute.lab import image as lab_image
 from saliscope.compute.lab import training as lab_training
-from saliscope.page.events import Ask, Show, on, run_job, shown, stop_on
+from saliscope.page.events import Ask, Show, busy, failed, on, run_job, shown, stop_on
 from saliscope.page.lab import parts
 from saliscope.page.lab import view as lab_view
 from saliscope.page.wire import Updates
@@ -68,11 +67,7 @@ def measure(ask: Ask) -> Iterator[Updates]:
     """Show the gradient norm at every layer."""
 
     def steps(run: Run) -> Iterator[Updates]:
-        show: Show = {Waiting: lambda step: {parts.DEPTH: {"waiting": step.message}}}
-        show |= {lab_image.Depth: lambda step: {parts.DEPTH: lab_view.depth(step)}}
+        show: Show = {lab_image.Depth: lambda step: {parts.DEPTH: lab_view.depth(step)}, **busy(parts.DEPTH)}
         return shown(lab_image.measure(ask.question(), run), show)
 
-    def show_error(message: str) -> Updates:
-        return {parts.DEPTH: lab_view.refusal(message)}
-
-    yield from run_job(ask.job("depth"), steps, show_error)
+    yield from run_job(ask.job("depth"), steps, failed(parts.DEPTH))

@@ -2,13 +2,15 @@
 import { decades, heat, lines } from "../drawing/chart.js";
 import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, markDrawn, mountClass } from "../parts.js";
-import { makeOptions, makeSelect } from "../shared/elements.js";
+import { makeForm, makeOptions, makeSelect } from "../shared/elements.js";
+import { StatusLine } from "../shared/status_line.js";
 import { bytes, make, makeButton } from "../wire.js";
 
 class Training extends Component {
   constructor(element, props, trigger) {
     super(element, props, trigger);
     this.running = false;
+    this.says = ""; // the last line of the server
     this.value = null;
     /** @type {Record<string, any>} */
     this.fields = {};
@@ -16,14 +18,14 @@ class Training extends Component {
       this.fill(item);
       this.start();
     });
-    this.line = make("p", { class: "hl-line", role: "status" });
-    this.bar = make("progress", { class: "hl-progress hl-lab-bar", max: 1, value: 0, "aria-label": this.terms.steps });
+    this.status = new StatusLine(this.terms.steps);
+    this.status.bar.classList.add("hl-lab-bar");
     this.validateSoon = debounce(() => this.validate());
     this.root.replaceChildren(
       make("p", { class: "hl-quiet", text: this.terms.text }),
       this.presets.root,
       this.buildForm(),
-      make("div", { class: "hl-lab-side" }, make("div", {}, this.line, this.bar), this.buildResults()),
+      make("div", { class: "hl-lab-side" }, make("div", {}, this.status.line, this.status.bar), this.buildResults()),
     );
     this.setRunning(false);
     this.fill(props.presets[0]);
@@ -54,13 +56,9 @@ class Training extends Component {
     this.factorRow = this.entry("factor");
     this.startButton = make("button", { type: "submit", class: "hl-button hl-main-button", text: terms.start });
     this.stopButton = makeButton(terms.stop, () => this.stop(), { "aria-label": terms.stop_name, disabled: true });
-    const onsubmit = (event) => {
-      event.preventDefault();
-      this.start();
-    };
-    return make(
-      "form",
-      { class: "hl-lab-form", novalidate: true, onsubmit },
+    return makeForm(
+      { class: "hl-lab-form" },
+      () => this.start(),
       this.select("task", props.tasks),
       this.entry("steps"),
       this.entry("rate"),
@@ -125,10 +123,8 @@ class Training extends Component {
       this.fields.task.value === "mlp"
         ? [...Array.from({ length: depth }, (_, k) => `hidden${k + 1}`), "output"]
         : this.props.layers[this.fields.task.value];
-    for (const [control, chosen] of [
-      [this.fields.scale, scale],
-      [this.fields.freeze, freeze],
-    ]) {
+    for (const [name, chosen] of Object.entries({ scale, freeze })) {
+      const control = this.fields[name];
       control.replaceChildren(...makeOptions(["", ...names].map((name) => [name, name || this.terms.no_layer])));
       control.value = names.includes(chosen) ? chosen : "";
     }
@@ -146,16 +142,11 @@ class Training extends Component {
       defaults = this.props.presets[0].settings;
     for (const [name, value] of Object.entries(defaults)) {
       const control = this.fields[name],
-        [min, max] = this.props.ranges[name] || [];
+        [min, max] = this.props.ranges[name] || [],
+        range = { min, max, whole: this.props.whole.includes(name), optional: value === null };
       if (control.type !== "number") data[name] = control.value;
       else if (control.closest("[hidden]")) data[name] = value;
-      else
-        data[name] = readNumber(control, {
-          min,
-          max,
-          whole: this.props.whole.includes(name),
-          optional: value === null,
-        });
+      else data[name] = readNumber(control, range);
     }
     return data;
   }
@@ -187,15 +178,14 @@ class Training extends Component {
     this.stopped = false;
     this.submitted = JSON.stringify(data);
     this.setRunning(true);
-    this.line.textContent = this.terms.queued;
-    this.line.dataset.kind = "busy";
+    this.status.say("busy", this.terms.queued, 0);
     this.trigger("submit", data);
   }
 
   /** Stop the run; a run that has not started yet is stopped at its first report. */
   stop() {
     this.stopped = true;
-    this.line.textContent = this.terms.stopping;
+    this.status.say("busy", this.terms.stopping, this.status.bar.value);
     this.trigger("stop");
   }
 
@@ -207,14 +197,12 @@ class Training extends Component {
       invalid = this.wrong().length > 0;
     this.refused = invalid && (refused || this.refused);
     const changed = shown && this.drawnSettings !== undefined && JSON.stringify(this.read()) !== this.drawnSettings;
-    const status = (this.status || "").replace(/([^.])$/, changed ? "$1." : "$1");
-    this.line.textContent = [
-      this.refused ? terms.not_started : status,
-      !changed && !failed ? "" : !shown ? "" : invalid || failed ? terms.last_valid : terms.changed,
-    ]
-      .filter(Boolean)
-      .join(" ");
-    this.line.dataset.kind = this.refused || failed ? "error" : changed ? "busy" : "done";
+    const said = this.refused ? terms.not_started : this.says.replace(/([^.])$/, changed ? "$1." : "$1");
+    const more = shown && (changed || failed) ? (invalid || failed ? terms.last_valid : terms.changed) : "";
+    this.status.say(
+      this.refused || failed ? "error" : changed ? "busy" : "done",
+      [said, more].filter(Boolean).join(" "),
+    );
     this.results.classList.toggle("hl-old", changed || (shown && failed));
   }
 
@@ -222,7 +210,6 @@ class Training extends Component {
     const focused = document.activeElement,
       held = this.element.contains(focused);
     this.running = running;
-    this.bar.style.visibility = running ? "" : "hidden"; // keep its space, so that the layout does not shift
     this.startButton.disabled = running;
     this.stopButton.disabled = !running;
     for (const button of this.presets.root.querySelectorAll("button")) button.disabled = running;
@@ -245,13 +232,11 @@ class Training extends Component {
   receive(value) {
     if (!value) return;
     this.setRunning(value.state === "running");
-    this.status = value.line;
+    this.says = value.line;
     this.failed = value.state === "error";
     if (value.at) this.drawnSettings = this.submitted;
-    this.line.textContent = this.stopped ? this.terms.stopping : value.line;
-    this.line.dataset.kind = "busy";
+    this.status.say("busy", this.stopped ? this.terms.stopping : value.line, value.fraction || 0);
     if (this.stopped && this.running) this.trigger("stop");
-    this.bar.value = value.fraction || 0;
     if (value.at) {
       const fresh = !this.value || this.value.layers.join() !== value.layers.join();
       this.value = value;

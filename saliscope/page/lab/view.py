@@ -12,6 +12,7 @@ from saliscope.compute.lab.engine import Outcome
 from saliscope.compute.lab.experiments import Plan
 from saliscope.compute.lab.image import Depth
 from saliscope.compute.lab.training import Curves
+from saliscope.compute.messages import status
 from saliscope.page.wire import base64_text
 
 
@@ -143,8 +144,7 @@ def _rounded(values: list[float]) -> list[float | None]:
 def depth(measured: Depth) -> dict[str, Any]:
     """Pack the gradient norms of the network: one bar per layer, in call order."""
     settings, layers = measured.settings, measured.layers
-    return {
-        "line": messages.depth_line(measured.name, settings.loaded.title, len(layers)),
+    return status("done", messages.depth_line(measured.name, settings.loaded.title, len(layers))) | {
         "verdict": messages.depth_verdict(measured.vanished, _extremes(measured)),
         "vanished": bool(measured.vanished),
         "least": measured.least,

@@ -3,6 +3,7 @@
 // Escape closes the list, and every other key is typed.
 import { Rows } from "./rows.js";
 import { search } from "./search.js";
+import { showText } from "../shared/elements.js";
 import { explain } from "../text/terms.js";
 import { fill, make } from "../wire.js";
 
@@ -92,8 +93,7 @@ export class Combobox {
     this.field.title = why || text;
     this.element.dataset.own = String(own);
     this.element.toggleAttribute("data-unused", Boolean(why));
-    this.aside.textContent = aside;
-    this.aside.hidden = !aside;
+    showText(this.aside, aside);
     if (aside) this.field.setAttribute("aria-describedby", this.aside.id);
     else this.field.removeAttribute("aria-describedby");
     if (!this.shown) this.field.value = this.kept || text;

@@ -1,5 +1,6 @@
 // The list of a combobox, shown above the page: rows with columns, groups, and the note below them.
 import { highlight } from "./search.js";
+import { showText } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 const SHOWN = 100, // rows that are drawn at once; scrolling draws more
@@ -33,7 +34,6 @@ export class Rows {
     this.chosen = null;
     this.isComplete = true;
     this.rows = [];
-    this.isComplete = true;
     this.list = make("ul", { id, role: "listbox", class: "hl-combobox-list" });
     this.jumps = make("div", { class: "hl-combobox-jumps", role: "group", "aria-label": terms.jump, hidden: true });
     this.note = make("p", { class: "hl-combobox-note", hidden: true });
@@ -72,8 +72,7 @@ export class Rows {
     this.list.replaceChildren(...(columns > 1 ? [this.head] : []), this.end);
     this.extend(Math.max(SHOWN, items.findIndex(({ value }) => value === chosen) + 20));
     this.drawJumps();
-    this.note.hidden = !note;
-    this.note.textContent = note;
+    showText(this.note, note);
     if (!this.isOpen) this.element.showPopover();
   }
 
@@ -209,8 +208,6 @@ export class Rows {
       left: `${Math.max(area.left + GAP, Math.min(field.left, right))}px`,
       maxHeight: `${Math.max(96, Math.min(Math.max(hasLines ? 560 : 320, enough), space))}px`,
       visibility: field.bottom < area.top || field.top > area.bottom ? "hidden" : "",
-    });
-    Object.assign(this.element.style, {
       top: `${this.isUp ? field.top - 2 : field.bottom + 2}px`,
       transform: this.isUp ? "translateY(-100%)" : "",
     });

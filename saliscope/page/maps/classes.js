@@ -6,6 +6,7 @@ import { TrueClass } from "./true_class.js";
 import { scoreOf, topClasses } from "./scores.js";
 import { whenAnswered } from "../parts.js";
 import { state, subscribe, update } from "../store.js";
+import { showText } from "../shared/elements.js";
 import { fill, formatShare, make } from "../wire.js";
 
 const SMALL = 3, // number of classes with a small map next to their bar
@@ -63,8 +64,7 @@ export function mount(element, props, trigger) {
     title.textContent = value.title || terms.title;
     root.setAttribute("aria-label", value.title || terms.group);
     root.classList.toggle("hl-with-maps", Boolean(maps));
-    about.hidden = !maps;
-    about.textContent = maps ? maps.text : "";
+    showText(about, maps ? maps.text : "");
     root.replaceChildren(
       ...listed(value).map((item, k) =>
         createBar(item, {

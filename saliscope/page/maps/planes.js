@@ -1,12 +1,13 @@
 // The pager below a map that is one of several planes (channels, components, heads), with a thumbnail of each. The
 // server draws the selected plane.
 import { Components } from "./components.js";
-import { bindPlane } from "./planes_address.js";
 import { loadImage } from "../drawing/surface.js";
 import { Tiles, followTiles } from "../drawing/tiles.js";
+import { bindParameters } from "../shared/address.js";
 import { subscribe } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { reveal } from "../shared/elements.js";
+import { ENDS, itemOfKey, ROW } from "../shared/keys.js";
 import { floats, make, makeButton } from "../wire.js";
 
 class Planes extends Component {
@@ -37,7 +38,13 @@ class Planes extends Component {
     });
     followTiles(this.list, (each) => this.point(each));
     this.list.addEventListener("keydown", (event) => this.key(event));
-    this.address = bindPlane((plane) => this.go(plane));
+    this.wanted = null; // the plane of the address, until it is shown
+    this.chosen = null; // the plane that is shown, or was requested last
+    this.changed = bindParameters(
+      ["plane"],
+      () => ({ plane: String(this.wanted ?? (this.chosen === this.value?.usual ? "" : (this.chosen ?? ""))) }),
+      (values, coming) => this.restore(values, coming),
+    );
     this.components = new Components(() => this.mark());
     this.root.append(this.components.note);
     subscribe(["preview", "drawn"], () => this.components.follow());
@@ -48,8 +55,23 @@ class Planes extends Component {
     if (!value || !Number.isInteger(plane)) return;
     this.components.show(false);
     const wanted = (plane + value.count) % value.count;
-    this.address.chosen(wanted);
+    this.chosen = wanted;
+    this.changed();
     this.trigger("select", { plane: wanted });
+  }
+
+  /** Show the plane of an address. Without one, the server selects it. */
+  restore({ plane = "" }, coming) {
+    const usual = coming ? null : (this.value?.usual ?? null);
+    this.wanted = /^\d{1,6}$/.test(plane) ? Number(plane) : usual;
+    if (!coming) this.showWanted();
+  }
+
+  showWanted() {
+    const { wanted, value } = this;
+    if (!value || wanted === null || wanted >= value.count) return;
+    this.wanted = null;
+    if (wanted !== value.plane) this.go(wanted);
   }
 
   /** Handle a number that was entered. */
@@ -62,21 +84,19 @@ class Planes extends Component {
   }
 
   key(event) {
-    const at = [...this.list.children].indexOf(document.activeElement),
-      last = this.list.children.length - 1;
-    const next = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last }[event.key];
-    if (at < 0 || next === undefined) return;
-    event.preventDefault();
-    const tile = this.list.children[Math.min(last, Math.max(0, next))];
-    this.list.children[at].tabIndex = -1;
-    tile.tabIndex = 0;
-    tile.focus();
+    const tiles = [...this.list.querySelectorAll("button")],
+      next = itemOfKey(event, tiles, { ...ROW, ...ENDS });
+    if (!next) return;
+    for (const tile of tiles) tile.tabIndex = tile === next ? 0 : -1;
+    next.focus();
   }
 
   async receive(value) {
     const former = this.value;
     this.value = value;
-    this.address.shown(value);
+    this.chosen = value?.plane ?? null;
+    this.showWanted();
+    this.changed();
     this.root.hidden = !value;
     if (!value?.words.all) this.components.set(null);
     if (value) {

@@ -1,6 +1,7 @@
 // Draws the small map of a class, next to its bar.
 import { unpackMap } from "../drawing/field.js";
-import { draw, view } from "../drawing/paint.js";
+import { view } from "../drawing/paint.js";
+import { drawOver } from "../drawing/surface.js";
 import { make } from "../wire.js";
 
 const SIDE = 36; // CSS pixels of the longer side
@@ -42,17 +43,6 @@ export function refuseSlots(root) {
 export function paintSmall(canvas, image, field, longest, style = {}) {
   const tall = image?.naturalWidth ? image.naturalHeight / image.naturalWidth : 1,
     side = longest * Math.min(3, window.devicePixelRatio || 1);
-  [canvas.width, canvas.height] = [side * Math.min(1, 1 / tall), side * Math.min(1, tall)].map((each) =>
-    Math.max(1, Math.round(each)),
-  );
-  const context = canvas.getContext("2d", { willReadFrequently: true }),
-    { width, height } = canvas;
-  context.imageSmoothingQuality = "high";
-  context.fillStyle = "#808080";
-  context.fillRect(0, 0, width, height);
-  if (image) context.drawImage(image, 0, 0, width, height);
-  if (!field) return;
-  const pixels = context.getImageData(0, 0, width, height);
-  draw(pixels.data, width, height, { ...view(field, style), lines: false }); // too small for contours
-  context.putImageData(pixels, 0, 0);
+  const [width, height] = [1 / tall, tall].map((share) => Math.max(1, Math.round(side * Math.min(1, share))));
+  drawOver(canvas, width, height, image, field && { ...view(field, style), lines: false }); // too small for contours
 }

@@ -74,10 +74,8 @@ export class TrueClass {
     this.combobox.set(index < 0 ? terms.unknown : name, index < 0 ? "" : name, { own: index >= 0 });
     if (index < 0) return;
     const rank = rankOf(scores, index),
-      values = { name, rank: rank.toLocaleString("en"), count: names.length.toLocaleString("en") };
-    this.text.textContent = fill(rank === 1 ? terms.correct : terms.rank, {
-      ...values,
-      score: formatScore(scores, index),
-    });
+      score = formatScore(scores, index),
+      values = { name, score, rank: rank.toLocaleString("en"), count: names.length.toLocaleString("en") };
+    this.text.textContent = fill(rank === 1 ? terms.correct : terms.rank, values);
   }
 }

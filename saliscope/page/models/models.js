@@ -5,8 +5,8 @@ import { Combobox } from "../lists/combobox.js";
 import { bindParameters } from "../shared/address.js";
 import { state, subscribe } from "../store.js";
 import { explain } from "../text/terms.js";
-import { Component, mountClass } from "../parts.js";
-import { StatusLine } from "../shared/status_line.js";
+import { Component, listOf, mountClass } from "../parts.js";
+import { Job } from "../shared/job.js";
 import { makeTick } from "../shared/elements.js";
 import { make, makeButton } from "../wire.js";
 
@@ -15,10 +15,8 @@ class Board extends Component {
     super(element, props, trigger);
     const { terms } = this;
     this.other = "";
-    this.pending = 0;
     this.shown = null;
     this.isWanted = false;
-    this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
     this.list = new Combobox(
       props.combobox.list,
       terms.other,
@@ -29,13 +27,11 @@ class Board extends Component {
     const examples = { name: "examples", checked: true, onchange: () => this.mark() };
     this.examples = makeTick(terms.examples, examples);
     this.button = makeButton(terms.compare, () => this.request());
-    this.stop = makeButton(terms.stop, () => trigger("stop", {}), { hidden: true });
-    this.status = new StatusLine(terms.computing, { text: terms.start });
+    this.job = new Job(trigger, terms);
     this.old = make("p", { class: "hl-quiet", hidden: true, text: terms.old });
     this.results = make("div", { class: "hl-models-results" });
     explain(this.results);
     this.build();
-    subscribe(["models"], () => this.showName());
     subscribe(["question", "imagePath"], () => this.mark());
     this.bound = bindParameters(
       ["other"],
@@ -43,7 +39,10 @@ class Board extends Component {
       ({ other = "" }) => this.restore(other),
     );
     new IntersectionObserver(() => this.whenVisible()).observe(element);
-    subscribe(["question"], () => this.whenVisible());
+    subscribe(["question"], () => {
+      this.showName();
+      this.whenVisible();
+    });
     this.showName();
   }
 
@@ -51,25 +50,20 @@ class Board extends Component {
     const { terms } = this;
     this.root.append(
       make("p", { class: "hl-quiet", text: terms.about }),
-      make("div", { class: "hl-models-tools" }, this.list.element, this.examples.root, this.button, this.stop),
-      make("div", { class: "hl-models-status" }, this.status.line, this.status.bar),
+      make("div", { class: "hl-models-tools" }, this.list.element, this.examples.root, this.button, this.job.stop),
+      make("div", { class: "hl-models-status" }, this.job.status.line, this.job.status.bar),
       this.old,
       this.results,
     );
   }
 
   get items() {
-    return (state.models || []).map(toItem);
+    return listOf("hl-model").map(toItem);
   }
 
-  /** Get the list of models, and compare the models of a link. */
+  /** Compare the models of a link. */
   whenVisible() {
-    if (!state.question || !this.element.checkVisibility()) return;
-    if (!state.models && !this.isListed) {
-      this.isListed = true;
-      this.trigger("listed", {});
-    }
-    if (this.isWanted) this.request();
+    if (this.isWanted && state.question && this.element.checkVisibility()) this.request();
   }
 
   choose(value) {
@@ -101,33 +95,29 @@ class Board extends Component {
 
   request() {
     this.isWanted = false;
-    this.pending = ++this.number;
     this.asked = this.key;
-    this.status.say("busy", this.terms.computing);
+    this.job.ask("submit", { other: this.other, examples: this.examples.input.checked });
     this.mark();
-    this.trigger("submit", { number: this.pending, other: this.other, examples: this.examples.input.checked });
   }
 
   receive(value) {
-    if (!value || value.number !== this.pending) return false;
-    const isLast = value.state === "done" || value.state === "refused";
-    if (isLast) this.pending = 0;
-    this.status.say({ done: "done", refused: "error" }[value.state] || "busy", value.text, value.fraction);
-    if (value.state === "done") {
+    const state = this.job.take(value);
+    if (state === "done") {
+      this.job.status.say("done", value.text);
       this.shown = this.asked;
       const parts = [drawImages, drawSimilarity, drawDifferences];
       this.results.replaceChildren(...parts.map((draw) => draw(this.terms, value)));
     }
     this.mark();
-    return isLast;
+    return !["", "waiting"].includes(state);
   }
 
   /** Mark a result that is not that of the current settings. */
   mark() {
-    const isOld = this.shown !== null && (Boolean(this.pending) || this.shown !== this.key);
-    this.results.dataset.old = String(isOld || this.status.kind === "error");
-    this.old.hidden = !isOld || Boolean(this.pending);
-    this.stop.hidden = !this.pending;
+    const { isPending, status } = this.job,
+      isOld = this.shown !== null && (isPending || this.shown !== this.key);
+    this.results.dataset.old = String(isOld || status.kind === "error");
+    this.old.hidden = !isOld || isPending;
   }
 }
 

@@ -6,29 +6,19 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from saliscope import zoo
 from saliscope.compute import messages as page_messages
-from saliscope.compute import model_cache, network_calls
+from saliscope.compute import network_calls
 from saliscope.compute.answers import LoadedModel
 from saliscope.compute.jobs.runs import Run
 from saliscope.compute.models import engine, messages
 from saliscope.compute.request import LONGEST
 from saliscope.page.components import view as page_view
-from saliscope.page.events import Ask, answer_number, on, stop_on
+from saliscope.page.events import Ask, answer_newest, on, stop_on
 from saliscope.page.models import parts
-from saliscope.page.panel import settings
 from saliscope.page.wire import Updates
 from saliscope.percentages import number
 
 SIDE = 96  # pixels of the longer side of a thumbnail
-
-
-@on(parts.MODELS, "listed")
-def list_names(ask: Ask) -> Iterator[Updates]:
-    """Return the models of the page as items of a list."""
-    for _ in model_cache.wait():
-        pass
-    yield {"models": settings.models(zoo.list_models())}
 
 
 @on(parts.MODELS, "submit")
@@ -40,7 +30,7 @@ def compare(ask: Ask) -> Iterator[Updates]:
     def work(run: Run) -> Iterator[Any]:
         return engine.compare(ask.question(), name, run, with_examples=with_examples)
 
-    yield from answer_number(ask, parts.MODELS, "models", work, compared)
+    yield from answer_newest(ask, parts.MODELS, "models", work, compared)
 
 
 stop_on(parts.MODELS, "models")

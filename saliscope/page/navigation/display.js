@@ -1,6 +1,8 @@
-// How the page is displayed: light or dark, and the presentation mode, with large text and without the settings.
+// How the page is displayed: light or dark, what is gray, and the presentation mode, with large text and without the
+// settings.
 import { bindParameters } from "../shared/address.js";
 import { stepExample } from "../panel/examples.js";
+import { state, subscribe } from "../store.js";
 import { makeButton } from "../wire.js";
 
 const PARAMETER = "__theme"; // Gradio reads it when the page opens
@@ -11,6 +13,15 @@ export function toggleTheme() {
     url = new URL(location.href);
   url.searchParams.set(PARAMETER, dark ? "dark" : "light");
   history.replaceState(null, "", url);
+}
+
+/** Gray out the image and the settings in the views that do not use them: the parts of the lab except "Image". */
+export function markUnused() {
+  subscribe(["view", "labPart"], () => {
+    const unused = state.view === "lab" && state.labPart !== "image";
+    document.documentElement.toggleAttribute("data-hl-unused", unused);
+    for (const part of document.querySelectorAll("#hl-left > :not(#hl-unused)")) part.toggleAttribute("inert", unused);
+  });
 }
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1 };

@@ -1,12 +1,12 @@
 // The views of the page, at its top: the main ones as tabs, the others in a menu with the display settings.
 import { makeTabList, selectTab, selectedTab } from "../tabs.js";
 import { Disclosure, makeCaret } from "../shared/dismiss.js";
+import { COLUMN, ENDS, itemOfKey } from "../shared/keys.js";
 import { subscribe, update } from "../store.js";
 import { setGlossary } from "../text/terms.js";
 import { Tour } from "../tour/tour.js";
 import { fill, make } from "../wire.js";
-import { Presentation, toggleTheme } from "./display.js";
-import { markUnused } from "./unused.js";
+import { markUnused, Presentation, toggleTheme } from "./display.js";
 
 class Menu extends Disclosure {
   /** `items`: pairs of a text and an action; `links`: pairs of a text and an address. */
@@ -24,20 +24,13 @@ class Menu extends Disclosure {
       make("div", { role: "menu", id: "hl-menu", "aria-label": label }, ...entries),
       "hl-menu",
     );
-    this.focused = 0;
     this.entries = entries;
     this.text = text;
     this.root.addEventListener("keydown", (event) => this.key(event));
   }
 
   opened() {
-    this.entries.at(this.focused).focus();
-    this.focused = 0;
-  }
-
-  openAt(focused) {
-    this.focused = focused;
-    this.open(true);
+    this.entries[0].focus();
   }
 
   take(act) {
@@ -47,20 +40,12 @@ class Menu extends Disclosure {
   }
 
   key(event) {
-    const at = this.entries.indexOf(document.activeElement),
-      closed = this.panel.hidden,
-      count = this.entries.length;
-    const acts = closed
-      ? { ArrowDown: () => this.open(true), ArrowUp: () => this.openAt(-1) }
-      : {
-          ArrowDown: () => this.entries[(at + 1) % count].focus(),
-          ArrowUp: () => this.entries.at((at - 1) % count).focus(),
-          Home: () => this.entries[0].focus(),
-          End: () => this.entries.at(-1).focus(),
-        };
-    if (!acts[event.key]) return;
+    itemOfKey(event, this.entries, { ...COLUMN, ...ENDS }, true)?.focus();
+    const entry = { ArrowDown: 0, ArrowUp: -1 }[event.key];
+    if (event.target !== this.button || entry === undefined) return;
     event.preventDefault();
-    acts[event.key]();
+    this.open(true);
+    this.entries.at(entry).focus();
   }
 }
 

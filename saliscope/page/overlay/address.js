@@ -56,10 +56,8 @@ export class AddressBinding {
 
   /** Apply limits and signs that belong to an answer before it is drawn. */
   next(value) {
-    const {
-      pending,
-      view: { limits, tools },
-    } = this;
+    const { pending } = this,
+      { limits, tools } = this.view;
     if (!pending) return;
     const own = range(pending.limits);
     tools.signed.input.checked = ["0", "1"].includes(pending.signed)

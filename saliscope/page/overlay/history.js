@@ -30,24 +30,13 @@ export class History {
     this.root.append(this.label);
   }
 
-  /** During a run, the slider stays at its end; it is enabled once the run has finished. */
-  run(partials, value) {
-    Object.assign(this, { steps: partials, final: value, live: true });
-    this.moveToEnd();
-  }
-
-  /** Set the final map of a run, or of a fast method without partial maps. */
-  end(partials, value) {
-    Object.assign(this, { steps: partials.map((each) => ({ ...each, field: null })), final: value, live: false });
-    this.moveToEnd();
-  }
-
-  clear() {
-    this.end([], null);
-  }
-
-  /** Move the slider to the last map. */
-  moveToEnd() {
+  /**
+   * Set the partial maps of a run, and its newest or final map. During a run, the slider stays at its end; it is
+   * enabled once the run has finished.
+   */
+  set(partials, value, live = false) {
+    const steps = partials.map((each) => ({ ...each, field: null }));
+    Object.assign(this, { steps, final: value, live });
     clearTimeout(this.timer);
     const count = this.steps.length;
     this.root.hidden = !count;

@@ -1,4 +1,5 @@
 // Color limits: the map's own, the user's, or pinned across maps.
+import { showText } from "../shared/elements.js";
 import { fill, formatExact, make } from "../wire.js";
 
 function round(value) {
@@ -117,8 +118,7 @@ export class Limits {
     const name = (unit) => unit || terms.no_unit;
     const other =
       pin && pin.unit !== this.unit ? fill(terms.other_unit, { pinned: name(pin.unit), unit: name(this.unit) }) : "";
-    this.note.textContent = this.error || other;
-    this.note.hidden = !this.note.textContent;
+    showText(this.note, this.error || other);
     this.note.dataset.kind = this.error ? "error" : "note";
   }
 }

@@ -30,11 +30,6 @@ export class MapCache {
     const entry = this.entry(value.key);
     if (entry.value && (entry.value.share ?? 1) > (value.share ?? 1)) return; // a later run was stopped
     entry.value = value;
-    for (const { value: other } of this.entries.values()) {
-      // share one string between all maps of an image
-      if (other && other !== value && other.crop && value.crop && other.crop.src === value.crop.src)
-        value.crop = other.crop;
-    }
     this.trim();
   }
 
@@ -60,9 +55,9 @@ export class MapCache {
       for (const each of partials) bytes += size(each);
       if (!value) continue;
       bytes += size(value) + (value.things?.plane?.b64.length || 0);
-      if (value.crop) crops.add(value.crop);
+      if (value.crop) crops.add(value.crop.src); // one string, see crops.js
     }
-    for (const each of crops) bytes += each.src.length;
+    for (const src of crops) bytes += src.length;
     const oldest = this.entries.keys().next().value;
     if ((this.entries.size <= MAX_ENTRIES && bytes <= MAX_BYTES) || this.entries.size < 2) return;
     this.entries.delete(oldest);

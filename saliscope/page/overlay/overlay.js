@@ -18,7 +18,7 @@ import { Tools } from "./tools.js";
 import { markCurrent } from "../shared/outdated.js";
 import { change, state, subscribe, update } from "../store.js";
 import { Component, markDrawn } from "../parts.js";
-import { makeFacts, placeOf } from "../shared/elements.js";
+import { makeFacts, placeOf, showText } from "../shared/elements.js";
 import { make, downloadFile } from "../wire.js";
 
 const views = new Map(); // by the id of their parts
@@ -83,10 +83,8 @@ class View extends Component {
       if (this.tools.tint.value === "signed") this.tools.signed.input.checked = true;
       sign();
     };
+    this.menu = createSaveMenu(this);
     this.tools = new Tools(terms, this, { mix, redraw, choose, sign });
-    const menu = createSaveMenu(this);
-    this.tools.buttons.push(menu.button);
-    this.tools.saves.append(menu.root);
     this.scale.root.append(this.pointer.read);
     const below = make("div", { class: "hl-below" }, this.limits.note, this.history.root);
     root.replaceChildren(this.heading, this.tools.root, this.frame, this.scale.root, below, this.facts);
@@ -100,7 +98,7 @@ class View extends Component {
     const partial = value && value.state === "partial";
     if (partial) cache.partial(value);
     else if (value) cache.put(value);
-    if (partial && this.isBetter(value)) this.history.run(cache.entry(value.key).partials, value);
+    if (partial && this.isBetter(value)) this.history.set(cache.entry(value.key).partials, value, true);
     else this.show(value, since);
     return false; // `show` marks it
   }
@@ -142,20 +140,16 @@ class View extends Component {
     this.frame.dataset.state = recalled ? "recalled" : value.map ? value.state || "done" : "alone";
     this.canvas.setAttribute("aria-label", value.words.alt);
     this.tools.enable(Boolean(value.map));
-    this.updateHistory(value);
+    const isLive = value.state === "partial",
+      partials = value.key && (isLive || value.map) ? this.cache.entry(value.key).partials : [];
+    this.history.set(partials, value, isLive);
     if (value.map) this.setMap(unpackMap(value.map));
     else this.drawImage();
-    this.describe(value);
+    showText(this.heading, value.words.title || "");
+    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
     if (this.props.address) update({ crop: value.crop }); // framed on the image in the left column
     if (!recalled) markDrawn(this.element, value.id, since);
     else if (asked === state.asked) markCurrent(this.id);
-  }
-
-  /** Update the slider of partial maps. */
-  updateHistory(value) {
-    const partials = value.key ? this.cache.entry(value.key).partials : [];
-    if (value.state === "partial") this.history.run(partials, value);
-    else this.history.end(value.map ? partials : [], value);
   }
 
   /** Draw a map over the image; limits, read-out and checkboxes stay. */
@@ -202,11 +196,15 @@ class View extends Component {
 
   /** Show the image without a map: nothing was found that could be explained. */
   drawImage() {
-    this.preview.clear();
-    this.map = null;
+    this.forgetMap();
     this.tools.signed.root.hidden = true;
     this.surface.fit();
     this.surface.drawPhoto();
+  }
+
+  forgetMap() {
+    this.preview.clear();
+    this.map = null;
     this.scale.clear();
     this.pointer.over(null, {});
   }
@@ -232,28 +230,18 @@ class View extends Component {
     if (box) this.field.style.cssText = placeOf(box);
   }
 
-  /** Show a channel's heading and statistics. */
-  describe(value) {
-    this.heading.hidden = !value.words.title;
-    this.heading.textContent = value.words.title || "";
-    this.facts.replaceChildren(...makeFacts(value.words.facts || []));
-  }
-
   clear(value, since) {
-    this.preview.clear();
-    this.map = null;
+    this.forgetMap();
     this.recalled = false;
     this.empty.hidden = false;
     this.empty.textContent = (value && value.words && value.words.empty) || this.props.empty;
     this.surface.clear();
     this.canvas.setAttribute("aria-label", this.empty.textContent);
-    this.scale.clear();
     this.facts.replaceChildren();
     this.heading.hidden = this.chip.hidden = true;
-    this.history.clear();
+    this.history.set([], null);
     this.tools.enable(false);
     if (this.props.address) update({ crop: null });
-    this.pointer.over(null, {});
     markDrawn(this.element, value && value.id, since);
   }
 

@@ -14,19 +14,10 @@ export class Scale {
     this.bar = make("canvas", { class: "hl-bar", width: 256, height: 1, role: "img" });
     this.ends = make("div", { class: "hl-ends" });
     explain(this.ends);
-    this.drawing = make("p", {
-      class: "hl-quiet hl-drawing",
-      title: terms.drawing,
-    });
+    this.drawing = make("p", { class: "hl-quiet hl-drawing", title: terms.drawing });
     this.chart = histogram ? make("div", { class: "hl-chart", role: "img" }) : null;
-    this.root = make(
-      "div",
-      { class: "hl-scale" },
-      ...(histogram ? [this.chart] : []),
-      this.bar,
-      this.ends,
-      this.drawing,
-    );
+    const parts = [this.chart, this.bar, this.ends, this.drawing].filter(Boolean);
+    this.root = make("div", { class: "hl-scale" }, ...parts);
   }
 
   clear() {

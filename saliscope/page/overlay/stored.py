@@ -67,5 +67,4 @@ def values(stored: dict[str, Any], ident: int, waiting: str) -> Updates:
 def initial(stored: dict[str, Any]) -> dict[str, Any]:
     """Return these values for the start of the page: the props of parts by their ids, and the state of the scripts."""
     message = json.loads(pack(values(stored, new_number(), messages.CONNECTING)))
-    values_by_id = {id: {"value": value} for id, value in message["parts"].items()}
-    return {"props": {**values_by_id, **message["props"]}, "state": message["state"]}
+    return {"props": message["props"], "state": message["state"]}

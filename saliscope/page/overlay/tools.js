@@ -5,12 +5,13 @@ import { Popover } from "./popover.js";
 
 export class Tools {
   /**
-   * `display`, `limits` and `objects` have their own controls; `mix`, `redraw` and `sign` are called on
+   * `display`, `limits`, `menu` and `objects` have their own controls; `mix`, `redraw` and `sign` are called on
    * changes.
    */
-  constructor(terms, { display, limits, objects }, { mix, redraw, choose, sign }) {
+  constructor(terms, { display, limits, menu, objects }, { mix, redraw, choose, sign }) {
     this.terms = terms;
     this.display = display;
+    this.menu = menu;
     this.opacity = make("input", { type: "range", min: 0, max: 100, value: 100, name: "opacity", oninput: mix });
     this.tint = makeSelect({ name: "colors", onchange: choose }, Object.entries(terms.color_maps));
     const tick = (name, onchange) =>
@@ -18,8 +19,6 @@ export class Tools {
     this.smooth = tick("smooth", redraw);
     this.signed = tick("signed", sign);
     this.signed.root.hidden = true;
-    this.saves = make("div", { class: "hl-saves" });
-    this.buttons = [];
     this.colors = new Popover(
       terms.colors_and_range,
       makeLabel(terms.colors, this.tint),
@@ -34,13 +33,13 @@ export class Tools {
       makeLabel(terms.opacity, this.opacity, { class: "hl-slide" }),
       this.colors.root,
       objects.label,
-      this.saves,
+      make("div", { class: "hl-saves" }, menu.root),
     );
   }
 
   /** Enable or disable the controls. */
   enable(on) {
-    for (const button of [...this.buttons, this.colors.button]) button.disabled = !on;
+    for (const button of [this.menu.button, this.colors.button]) button.disabled = !on;
     this.display.enable(on);
     this.follow();
   }

@@ -1,6 +1,6 @@
 // Selects the bands of an image for red, green and blue.
 import { recordChoice } from "../shared/address.js";
-import { makeLabel } from "../shared/elements.js";
+import { makeLabel, showText } from "../shared/elements.js";
 import { fill, make } from "../wire.js";
 
 const COLORS = ["red", "green", "blue"];
@@ -44,8 +44,8 @@ export function mount(element, props, trigger) {
         }
         select.value = value.three[k];
       });
-      [use.textContent, about.textContent] = [value.use, value.about];
-      use.hidden = !value.use;
+      showText(use, value.use);
+      about.textContent = value.about;
     }
   };
 }

@@ -1,5 +1,5 @@
 // Outlines the crop that the network receives on the image in the left column, and moves it.
-import { state, subscribe } from "../store.js";
+import { follow, state, subscribe } from "../store.js";
 import { placeOf } from "../shared/elements.js";
 import { make } from "../wire.js";
 
@@ -90,10 +90,8 @@ class CropFrame {
 
   /** Check whether this can be the image of the answer, and whether it is cropped. */
   fits(image) {
-    const {
-      window: [left, top, right, bottom],
-      aspect,
-    } = this.crop;
+    const { window, aspect } = this.crop,
+      [left, top, right, bottom] = window;
     const cropped = left > WHOLE || top > WHOLE || right < 1 - WHOLE || bottom < 1 - WHOLE;
     return cropped && Math.abs(image.naturalWidth / image.naturalHeight / aspect - 1) < ALIKE;
   }
@@ -107,6 +105,5 @@ class CropFrame {
  */
 export function frameCrop(id, label, move) {
   const frame = new CropFrame(id, label, move);
-  subscribe(["crop"], () => frame.show(state.crop));
-  if (state.crop) frame.show(state.crop);
+  follow("crop", () => frame.show(state.crop));
 }

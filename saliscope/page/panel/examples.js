@@ -2,7 +2,7 @@
 // because the upload field is folded away with the settings.
 import { changeToExample, explainFile } from "./image.js";
 import { state, subscribe } from "../store.js";
-import { makeFileInput } from "../shared/elements.js";
+import { makeFileInput, showText } from "../shared/elements.js";
 import { make } from "../wire.js";
 
 let items = [];
@@ -40,8 +40,7 @@ export function mount(element, props) {
     for (const button of root.querySelectorAll("[data-id]")) {
       button.setAttribute("aria-pressed", String(button.dataset.id === state.example));
     }
-    note.textContent = props.items.find((item) => item.id === state.example)?.note || "";
-    note.hidden = !note.textContent;
+    showText(note, props.items.find((item) => item.id === state.example)?.note || "");
   };
   items = props.items;
   subscribe(["example"], mark);

@@ -2,8 +2,8 @@
 import { askQuestion, forgetBands, keepsTarget, setSettings } from "../parts.js";
 import { recordImage } from "../shared/address.js";
 import { fileAddress, newId, storeImage, uploadFile } from "../shared/stored_images.js";
-import { state, subscribe, update } from "../store.js";
-import { makeFileInput } from "../shared/elements.js";
+import { follow, state, update } from "../store.js";
+import { makeFileInput, showText } from "../shared/elements.js";
 import { fill, make, makeButton } from "../wire.js";
 
 const EXAMPLE = "example:";
@@ -80,7 +80,7 @@ class ImageField {
     );
     this.line = make("p", { class: "hl-quiet", role: "status", hidden: true });
     element.firstElementChild.replaceChildren(this.area, this.remove, input, tools, this.line);
-    subscribe(["image"], () => this.draw());
+    follow("image", () => this.draw());
   }
 
   draw() {
@@ -91,18 +91,14 @@ class ImageField {
     else this.image.removeAttribute("src");
   }
 
-  say(text) {
-    this.line.textContent = text;
-    this.line.hidden = !text;
-  }
-
   async explainFile(blob) {
     const file = { blob, name: blob.name || "pasted.png" };
-    const waiting = setTimeout(() => this.say(fill(this.terms.uploading, { percent: 0 })), 300);
-    const onProgress = (share) => this.line.hidden || this.say(fill(this.terms.uploading, { percent: share }));
+    const waiting = setTimeout(() => showText(this.line, fill(this.terms.uploading, { percent: 0 })), 300);
+    const onProgress = (share) =>
+      this.line.hidden || showText(this.line, fill(this.terms.uploading, { percent: share }));
     const { path, error } = await uploadFile(file, onProgress);
     clearTimeout(waiting);
-    this.say(error ? fill(this.terms.failed, { reason: error }) : "");
+    showText(this.line, error ? fill(this.terms.failed, { reason: error }) : "");
     if (error) return;
     const id = newId();
     changeImage({ image: path, src: fileAddress(path) }, id);
@@ -118,7 +114,7 @@ class ImageField {
     } catch {
       /* no permission: as without an image */
     }
-    this.say(this.terms.no_image);
+    showText(this.line, this.terms.no_image);
   }
 
   /** Show the camera in a dialog, and explain the photo that the user takes. */
@@ -127,7 +123,7 @@ class ImageField {
     try {
       stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
     } catch {
-      return this.say(this.terms.no_camera);
+      return showText(this.line, this.terms.no_camera);
     }
     const video = make("video", { autoplay: true, playsinline: true });
     video.muted = true;
@@ -156,7 +152,6 @@ class ImageField {
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props) {
   field = new ImageField(element, props.terms);
-  if (state.image) field.draw();
   return (value) => {
     if (value) showImage(value);
   };

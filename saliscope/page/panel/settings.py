@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from saliscope import zoo
@@ -123,7 +123,8 @@ def list_models(chosen: LoadedModel | None = None) -> Updates:
     networks = {info.name for info in infos}
     # The list shows only a hundred names at first, so alternative weights come after all networks.
     infos.sort(key=lambda info: info.name.partition(":")[0] in networks - {info.name})
-    listed = models(infos)
+    infos.sort(key=lambda info: info.offline)  # those that are neither on the disk nor can be downloaded come last
+    listed = [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in infos]
     if chosen and chosen.name not in networks:  # with other settings, which no list has
         listed.insert(0, (chosen.title, chosen.name, [chosen.title]))
     error = model_cache.loading_error()
@@ -132,12 +133,6 @@ def list_models(chosen: LoadedModel | None = None) -> Updates:
         parts.MODEL: Props(names=listed, **selected),
         parts.NOTICE: {"items": [{"sentence": error}] if error else []},
     }
-
-
-def models(infos: Iterable[zoo.ModelInfo]) -> list[tuple[str, str, list[str]]]:
-    """Return the choices of models; those that are neither on the disk nor can be downloaded come last."""
-    ordered = sorted(infos, key=lambda info: info.offline)
-    return [(messages.model_choice(info), info.name, list_columns.model_columns(info)) for info in ordered]
 
 
 def layers(loaded: LoadedModel) -> list[tuple[str, str, list[str]]]:

@@ -1,6 +1,7 @@
 // The layers inside the block of the selected layer, expanded on demand.
 import { lengths } from "./geometry.js";
-import { currentNorms, keyTarget, sizeOf } from "./network.js";
+import { currentNorms, sizeOf } from "./network.js";
+import { COLUMN, ENDS, itemOfKey, ROW } from "../shared/keys.js";
 import { fill, make } from "../wire.js";
 
 const KEY_DELAY = 180; // milliseconds between an arrow key press and the request, so that a key can be held
@@ -92,10 +93,8 @@ export class InnerLayers {
     this.button.textContent = fill(terms.inside, { name, count });
     this.list.setAttribute("aria-label", fill(terms.inside_group, { name }));
     const layers = !this.root.hidden ? network.layers.slice(first, first + count) : [];
-    const short = shortNames(
-      layers.map((layer) => layer.name),
-      name,
-    );
+    const names = layers.map((layer) => layer.name),
+      short = shortNames(names, name);
     this.buttons = layers.map((layer, k) => this.createButton(layer, first + k, short[k]));
     this.list.replaceChildren(...this.buttons);
   }
@@ -122,11 +121,9 @@ export class InnerLayers {
   }
 
   key(event) {
-    const { buttons } = this,
-      next = keyTarget(event.key, buttons.indexOf(document.activeElement), buttons.length - 1);
-    if (next === undefined) return;
-    event.preventDefault();
-    buttons[next].focus({ preventScroll: true });
-    this.actions.choose(this.network.blocks[this.shown].first + next, KEY_DELAY);
+    const next = itemOfKey(event, this.buttons, { ...ROW, ...COLUMN, ...ENDS });
+    if (!next) return;
+    next.focus({ preventScroll: true });
+    this.actions.choose(this.network.blocks[this.shown].first + this.buttons.indexOf(next), KEY_DELAY);
   }
 }

@@ -31,12 +31,6 @@ export function blockOf({ blocks }, layer) {
   return blocks.findIndex(({ first, count }) => layer >= first && layer < first + count);
 }
 
-/** Return the position in a row that a key selects, or undefined. */
-export function keyTarget(key, at, end) {
-  const to = { ArrowLeft: at - 1, ArrowUp: at - 1, ArrowRight: at + 1, ArrowDown: at + 1, Home: 0, End: end }[key];
-  return at < 0 || to === undefined ? undefined : Math.max(0, Math.min(end, to));
-}
-
 /** Describe the size of a layer's output. */
 export function sizeOf(terms, { height, width, channels }) {
   const count = fill(channels === 1 ? terms.channel : terms.channels, { count: channels }),

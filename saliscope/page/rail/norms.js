@@ -1,5 +1,5 @@
 // Requests the gradient norms once the map is shown and the diagram is visible; each is requested only once.
-import { change, state, subscribe } from "../store.js";
+import { change, follow, state } from "../store.js";
 
 const MAX_NORMS = 50;
 
@@ -33,6 +33,5 @@ export function followNorms(host, measure) {
     if (!value.failed) request();
   };
   new IntersectionObserver(request).observe(host);
-  subscribe(["gradients"], receive);
-  if (state.gradients) receive();
+  follow("gradients", receive);
 }

@@ -7,15 +7,12 @@ export class Player {
   /**
    * @param {{layers: () => number[], show: (layer: number, from: ?number, share: number) => void, end: () => void}} on
    *   the layers to play; `show` draws a map, or a map between two for a share below 1; `end` is called at the end
+   * @param {HTMLElement} root the diagram; a click or a key anywhere else stops playing
    */
-  constructor(on) {
+  constructor(on, root) {
     this.on = on;
-    this.ended = null; // while it is playing
-  }
-
-  /** @param {HTMLElement} root the diagram; a click or a key anywhere else stops playing */
-  attach(root) {
     this.root = root;
+    this.ended = null; // while it is playing
   }
 
   get playing() {

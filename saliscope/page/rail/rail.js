@@ -12,7 +12,7 @@ import { loadImage } from "../drawing/surface.js";
 import { isOutdated } from "../shared/outdated.js";
 import { explain } from "../text/terms.js";
 import { Segments } from "../navigation/segments.js";
-import { change, state, subscribe, update } from "../store.js";
+import { change, follow, state, subscribe, update } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { downloadFile, fill, make, makeButton } from "../wire.js";
 
@@ -44,13 +44,14 @@ class Rail extends Component {
     this.track = new Track(terms, actions);
     this.inner = new InnerLayers(terms, actions);
     this.table = new DescriptionTable(terms, actions, (model) => trigger("describe", { model }));
-    this.player = new Player({
+    const playing = {
       layers: () => this.track.layersWithMaps(),
       show: (layer, from, share) => this.play(layer, from, share),
       end: () => this.point(null),
-    });
+    };
+    this.player = new Player(playing, this.root);
     this.build();
-    subscribe(["network"], () => this.drawNetwork());
+    follow("network", () => this.drawNetwork());
     subscribe(["rail"], () => this.update());
     subscribe(["asked"], () => {
       this.player.stop();
@@ -61,7 +62,6 @@ class Rail extends Component {
       this.followSave();
     });
     followNorms(element, (key) => trigger("measure", { key }));
-    if (state.network) this.drawNetwork();
     this.describe();
   }
 
@@ -81,7 +81,6 @@ class Rail extends Component {
     explain(legend);
     this.diagram = make("div", { class: "hl-rail-diagram" }, this.text, this.track.root, this.inner.root);
     root.append(head, this.diagram, this.table.root);
-    this.player.attach(root);
   }
 
   /** Show the diagram, or the table, which is measured when it is opened. */

@@ -3,9 +3,10 @@ import { thumbnail } from "./block_maps.js";
 import { itemsOf, LEAST_BOXES, runsOf } from "./folding.js";
 import { drawArcs, layout, lengths, placeArcs, roomFor } from "./geometry.js";
 import { createLabels } from "./labels.js";
-import { blockOf, currentNorms, describeLayer, keyTarget } from "./network.js";
+import { blockOf, currentNorms, describeLayer } from "./network.js";
 import { svg } from "../drawing/graph.js";
 import { reveal } from "../shared/elements.js";
+import { COLUMN, ENDS, itemOfKey, ROW } from "../shared/keys.js";
 import { fill, make } from "../wire.js";
 
 const LEAST_TOP = 6; // pixels above the highest box
@@ -58,11 +59,8 @@ export class Track {
     const focused = row.contains(document.activeElement) ? document.activeElement.dataset.layer : null;
     this.items = itemsOf(runs, Math.max(LEAST_BOXES, roomFor(width, points)), opened);
     const { gap, sizes } = layout(network, this.items, width),
-      arcs = placeArcs(
-        network.arcs,
-        this.items,
-        sizes.slice(1, -1).map(({ height }) => height),
-      );
+      tall = sizes.slice(1, -1).map(({ height }) => height),
+      arcs = placeArcs(network.arcs, this.items, tall);
     const top = Math.max(...sizes.map(({ height }) => height), ...arcs.map(({ rise }) => rise)) + LEAST_TOP;
     row.style.gridTemplateColumns = sizes.map((size) => `${size.width}px`).join(` ${gap}px `);
     row.style.gridTemplateRows = `${top}px`;
@@ -225,11 +223,10 @@ export class Track {
       event.preventDefault();
       return this.toggle(items[at].run);
     }
-    const next = keyTarget(event.key, at, boxes.length - 1);
-    if (next === undefined) return;
-    event.preventDefault();
-    for (const [k, box] of boxes.entries()) box.tabIndex = k === next ? 0 : -1;
-    boxes[next].focus({ preventScroll: true });
-    this.reveal(boxes[next]);
+    const next = itemOfKey(event, boxes, { ...ROW, ...COLUMN, ...ENDS });
+    if (!next) return;
+    for (const box of boxes) box.tabIndex = box === next ? 0 : -1;
+    next.focus({ preventScroll: true });
+    this.reveal(next);
   }
 }

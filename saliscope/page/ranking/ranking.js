@@ -5,7 +5,7 @@ import { selectTab } from "../tabs.js";
 import { state, subscribe, update } from "../store.js";
 import { Component, mountClass } from "../parts.js";
 import { StatusLine } from "../shared/status_line.js";
-import { makeSelect, markInvalid } from "../shared/elements.js";
+import { makeForm, makeSelect, markInvalid } from "../shared/elements.js";
 import { make, downloadFile, makeButton } from "../wire.js";
 
 const MAX_PANELS = 4;
@@ -69,13 +69,9 @@ class Ranking extends Component {
     this.compareButton = makeButton(terms.four, () => this.compare(), { disabled: true });
     this.csvButton = makeButton(terms.csv, () => this.saveCsv(), { disabled: true });
     this.message = make("p", { class: "hl-wrong hl-ranking-wrong", id: `${id}-wrong`, role: "alert" });
-    const onsubmit = (event) => {
-      event.preventDefault();
-      this.start();
-    };
-    return make(
-      "form",
-      { class: "hl-ranking-form", novalidate: true, onsubmit },
+    return makeForm(
+      { class: "hl-ranking-form" },
+      () => this.start(),
       make("label", { for: this.seconds.id }, terms.seconds),
       this.seconds,
       make("label", { for: this.layers.id }, terms.layers),

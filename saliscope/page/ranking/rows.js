@@ -10,14 +10,10 @@ export const FIRST = { order: 1, map: 1, insertion: -1, deletion: 1, difference:
 
 const formatScore = (value, digits = 3) =>
   value === null || value === undefined ? "" : value.toFixed(digits).replace("-", "−");
-const formatSeconds = (value) =>
-  value === null || value === undefined
-    ? ""
-    : value < 0.01
-      ? "< 0.01"
-      : value < 0.1
-        ? value.toFixed(2)
-        : value.toFixed(1);
+function formatSeconds(value) {
+  if (value === null || value === undefined) return "";
+  return value < 0.01 ? "< 0.01" : value.toFixed(value < 0.1 ? 2 : 1);
+}
 
 export class Row {
   /**
@@ -29,13 +25,7 @@ export class Row {
     this.stamp = "";
     this.place = make("td", { class: "hl-ranking-place" });
     this.canvas = make("canvas", { class: "hl-ranking-small", width: 1, height: 1, "aria-hidden": "true" });
-    this.button = make("button", {
-      class: "hl-ranking-name",
-      onclick: (event) => {
-        event.stopPropagation();
-        chosen(this.value);
-      },
-    });
+    this.button = make("button", { class: "hl-ranking-name" }); // its clicks are those of the row
     this.plain = make("span", { class: "hl-ranking-name" });
     this.map = make("th", { scope: "row", class: "hl-ranking-map" });
     this.cells = Object.fromEntries(
@@ -43,11 +33,7 @@ export class Row {
     );
     this.element = make(
       "tr",
-      {
-        onclick: () => {
-          if (!this.value.control) chosen(this.value);
-        },
-      },
+      { onclick: () => this.value.control || chosen(this.value) },
       this.place,
       make("td", { class: "hl-ranking-image" }, this.canvas),
       this.map,

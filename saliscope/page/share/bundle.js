@@ -33,15 +33,8 @@ async function fetchImage(path, terms) {
  * @returns {Promise<Blob>}
  */
 export async function bundle(pieces, terms, more = {}, second = null) {
-  const {
-    upload,
-    second_upload: other,
-    ...about
-  } = await requestServerPart(
-    pieces.map(({ value }) => value.record),
-    second,
-    terms,
-  );
+  const records = pieces.map(({ value }) => value.record),
+    { upload, second_upload: other, ...about } = await requestServerPart(records, second, terms);
   const images = await Promise.all([upload, other].filter(Boolean).map((path) => fetchImage(path, terms)));
   const files = about.second ? { [about.second.file]: images[1] } : {},
     maps = pieces.map(({ value, view, figure, name }) => {

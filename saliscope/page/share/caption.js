@@ -11,16 +11,16 @@ export function sanitizeText(text) {
 }
 
 /**
- * Wrap the caption of an answer to lines of at most `width` pixels: the first sentence in bold, long words split.
- * @param {{caption?: string[], words: {title?: string, alt?: string}}} value
+ * Wrap the sentences of a caption to lines of at most `width` pixels: the first sentence in bold, long words split.
+ * @param {string[]} sentences
  * @param {string | undefined} name name of the map among several
  * @param {number} width
  * @param {(text: string, strong: boolean) => number} measure
  * @returns {{text: string, strong: boolean}[]}
  */
-export function caption({ caption: sentences, words }, name, width, measure) {
+export function caption(sentences, name, width, measure) {
   const lines = [];
-  for (const [k, sentence] of (sentences || [words.title || words.alt]).entries()) {
+  for (const [k, sentence] of sentences.entries()) {
     const strong = k === 0;
     let line = "";
     for (const word of sanitizeText(strong && name ? `${name}: ${sentence}` : sentence)

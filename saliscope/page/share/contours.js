@@ -12,26 +12,18 @@ function sidesOf(corners, level) {
     crossed = [a !== b, b !== c, c !== d, d !== a].flatMap((is, side) => (is ? [side] : []));
   if (crossed.length < 4) return crossed.length ? [crossed] : [];
   const isHigh = corners.reduce((sum, value) => sum + value) / 4 >= level; // a saddle
-  return isHigh === a
-    ? [
-        [0, 1],
-        [2, 3],
-      ]
-    : [
-        [3, 0],
-        [1, 2],
-      ];
+  const sides = isHigh === a ? [0, 1, 2, 3] : [3, 0, 1, 2];
+  return [sides.slice(0, 2), sides.slice(2)];
 }
 
 /** Join pairs of points that lie on the same sides of squares to lines. */
 function join(pairs) {
-  const next = new Map();
-  for (const [from, to] of pairs)
-    for (const [one, other] of [
-      [from, to],
-      [to, from],
-    ])
-      next.set(one, [...(next.get(one) || []), other]);
+  const next = new Map(),
+    link = (one, other) => next.set(one, [...(next.get(one) || []), other]);
+  for (const [from, to] of pairs) {
+    link(from, to);
+    link(to, from);
+  }
   const lines = [],
     ends = [...next].filter(([, others]) => others.length === 1).map(([id]) => id);
   for (const start of [...ends, ...next.keys()]) {

@@ -57,16 +57,16 @@ function surfaces(panel, width, lines) {
 
 const withoutLines = (rendering) => ({ ...rendering, lines: false });
 
-/** Return the answer with its verdict, and what the page says below the map, as the last sentences of its caption. */
-function described({ value, drawing }) {
+/** Return the caption of a panel, with the verdict and what the page says below the map as its last sentences. */
+function sentencesOf({ value, drawing }) {
   const sentences = value.caption || [value.words.title || value.words.alt];
-  return { ...value, caption: [...sentences, verdictOf(value), drawing].filter(Boolean) };
+  return [...sentences, verdictOf(value), drawing].filter(Boolean);
 }
 
 const ratioOf = ({ image }) => (image ? image.naturalHeight / image.naturalWidth : 1);
 
 /** Compute all positions: the image, and next to it the panels, two per row. */
-function layout(panels, measure) {
+function layout(panels) {
   const across = Math.min(2, panels.length),
     columns = across + 1,
     wide = UNITS * options.width,
@@ -74,7 +74,7 @@ function layout(panels, measure) {
   const high = side * Math.max(...panels.map(ratioOf)),
     place = (k) => GAP + k * (side + GAP);
   const lines = (panel) =>
-    options.caption ? caption(described(panel), panel.name, panels.length > 1 ? side : wide - 2 * GAP, measure) : [];
+    options.caption ? caption(sentencesOf(panel), panel.name, panels.length > 1 ? side : wide - 2 * GAP, measure) : [];
   const cells = panels.map((panel, k) => ({
     panel,
     x: place(1 + (k % across)),
@@ -113,14 +113,13 @@ function drawContours(drawer, panel, place) {
     [positive, negative] = contourLines(panel.rendering, ratio),
     thick = Math.max(1, RULE.line * Math.min(place[2], place[3])),
     opacity = panel.mapOnly ? 1 : panel.opacity;
-  for (const [lines, halo, color] of [
-    [positive, DARK, PAPER],
-    [negative, PAPER, DARK],
-  ]) {
-    if (!lines.length) continue;
+  const draw = (lines, halo, color) => {
+    if (!lines.length) return;
     drawer.lines(lines, place, { color: halo, thick: 3 * thick, opacity: RULE.halo * opacity });
     drawer.lines(lines, place, { color, thick, opacity });
-  }
+  };
+  draw(positive, DARK, PAPER);
+  draw(negative, PAPER, DARK);
 }
 
 /** Return the ticks with their anchors; those between the ends are left out if they overlap others. */
@@ -206,7 +205,7 @@ function writeText(context, text, x, y, { anchor, size, fill, strong }) {
 export async function png(panels) {
   const canvas = document.createElement("canvas"),
     context = canvas.getContext("2d"),
-    plan = layout(panels, measure),
+    plan = layout(panels),
     scale = pixelsPerUnit();
   [canvas.width, canvas.height] = [Math.round(scale * plan.width), Math.round(scale * plan.height)];
   context.scale(scale, scale);
@@ -235,7 +234,7 @@ export async function png(panels) {
  * @returns {Blob}
  */
 export function svg(panels) {
-  const plan = layout(panels, measure),
+  const plan = layout(panels),
     page = new Svg(plan.width, plan.height, UNITS, FONT);
   page.add("rect", { width: "100%", height: "100%", fill: PAPER });
   compose(panels, plan, page);
@@ -248,7 +247,7 @@ export function svg(panels) {
  * @returns {Promise<Blob>}
  */
 export function pdf(panels) {
-  const plan = layout(panels, measure),
+  const plan = layout(panels),
     page = new Pdf(plan.width, plan.height);
   const textImage = (text, x, y, style) => {
     const canvas = document.createElement("canvas"),

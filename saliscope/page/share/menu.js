@@ -1,7 +1,9 @@
 // A "Save" button that opens a list of what can be saved, and the settings of figures.
 import { pdf, png, svg } from "./figure.js";
 import { optionsForm } from "./options.js";
+import { copyText } from "../shared/copy.js";
 import { Disclosure, placePanel } from "../shared/dismiss.js";
+import { showText } from "../shared/elements.js";
 import { make, makeButton, downloadFile } from "../wire.js";
 
 /**
@@ -28,13 +30,20 @@ async function copyImage(image, terms) {
 export async function copyCitations(values, terms) {
   const entries = new Set(values.flatMap(({ citation }) => (citation ? citation.split("\n\n") : [])));
   if (!entries.size) throw new Error(terms.no_paper);
-  try {
-    await navigator.clipboard.writeText([...entries].join("\n\n"));
-  } catch {
-    throw new Error(terms.not_copied);
-  }
+  if (!(await copyText([...entries].join("\n\n")))) throw new Error(terms.not_copied);
   return terms.copied;
 }
+
+/**
+ * Return an action that saves a file.
+ * @param {() => string} name of the file when the action starts, also if another map arrives meanwhile
+ * @param {string} suffix
+ * @param {() => Blob | Promise<Blob>} create
+ */
+export const saveAs = (name, suffix, create) => async () => {
+  const path = name() + suffix;
+  downloadFile(await create(), path);
+};
 
 /**
  * Return the entries of a menu that save or copy a figure.
@@ -43,10 +52,7 @@ export async function copyCitations(values, terms) {
  * @param {() => import("./figure.js").Panel[]} panels
  */
 export function figureItems(terms, name, panels) {
-  const file = (suffix, create) => async () => {
-    const path = `${name()}-figure${suffix}`; // of this map, also if another one arrives meanwhile
-    downloadFile(await create(panels()), path);
-  };
+  const file = (suffix, create) => saveAs(name, `-figure${suffix}`, () => create(panels()));
   return [
     [...terms.png, file(".png", png)],
     [...terms.svg, file(".svg", svg)],
@@ -73,27 +79,22 @@ export class Menu extends Disclosure {
   opened() {
     this.prepare();
     this.form.reset(); // another menu may have changed the settings
-    this.showMessage("");
+    showText(this.note, "");
     placePanel(this.panel);
   }
 
   closed() {
-    this.showMessage("");
-  }
-
-  showMessage(text) {
-    this.note.textContent = text;
-    this.note.hidden = !text;
+    showText(this.note, "");
   }
 
   async act(work) {
     this.open(false);
     this.button.focus();
-    this.showMessage(this.terms.preparing);
+    showText(this.note, this.terms.preparing);
     try {
-      this.showMessage((await work()) || "");
+      showText(this.note, (await work()) || "");
     } catch (error) {
-      this.showMessage(error.message);
+      showText(this.note, error.message);
     }
   }
 }

@@ -31,10 +31,7 @@ export function optionsForm(terms) {
     const label = make("label", {}, ...(isNumber ? [text, input, unit] : [input, text]));
     return { label, reset };
   });
-  const root = make(
-    "div",
-    { class: "hl-share-options", role: "group", "aria-label": terms.title },
-    ...fields.map(({ label }) => label),
-  );
+  const labels = fields.map(({ label }) => label),
+    root = make("div", { class: "hl-share-options", role: "group", "aria-label": terms.title }, ...labels);
   return { root, reset: () => fields.forEach(({ reset }) => reset()) };
 }

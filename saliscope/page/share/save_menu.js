@@ -1,7 +1,7 @@
 // The "Save" menu of a map.
 import { bundle } from "./bundle.js";
-import { copyCitations, figureItems, Menu } from "./menu.js";
-import { encodeNpy, downloadFile } from "../wire.js";
+import { copyCitations, figureItems, Menu, saveAs } from "./menu.js";
+import { encodeNpy } from "../wire.js";
 import { png, transparent } from "./figure.js";
 
 /**
@@ -28,11 +28,8 @@ export function createSaveMenu(view) {
     limits: [view.final.low, view.final.high],
     smooth: view.final.smooth,
   });
-  const file = (suffix, create) => async () => {
-    const { name } = view.value;
-    downloadFile(await create(), `${name}${suffix}`);
-  };
   const name = () => view.value.name,
+    file = (suffix, create) => saveAs(name, suffix, create),
     values = () => encodeNpy(view.map.values, [view.map.h, view.map.w]);
   const items = [
     ...figureItems(terms, name, () => [panel()]),

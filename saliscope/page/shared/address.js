@@ -1,9 +1,10 @@
 // The address always holds the state of the page. Each request (image, model, layer, class, method, options, bands) is
 // a step of the history: Back requests it again. Display settings (opacity, tab, channel, ...) belong to their step.
+import { copyText } from "./copy.js";
 import { uploadFile, findImage } from "./stored_images.js";
 import { askAddress, isPinned, keepsTarget, optionFields, settings } from "../parts.js";
 import { selectedTab, selectTab, tabs } from "../tabs.js";
-import { state, subscribe } from "../store.js";
+import { follow, state, subscribe } from "../store.js";
 
 const REQUEST_PARAMETERS = ["example", "own", "model", "layer", "class", "method", "bands", "options", "pin"];
 const MAX_LENGTH = 500,
@@ -198,14 +199,8 @@ export function currentLink() {
 
 /** Copy the link to the clipboard; returns it and a message. */
 export async function copyLink({ copied, copy, without_image: more }) {
-  const { address, isShared } = currentLink();
-  let message = copy;
-  try {
-    await navigator.clipboard.writeText(address);
-    message = copied;
-  } catch {
-    /* no permission, or no HTTPS */
-  }
+  const { address, isShared } = currentLink(),
+    message = (await copyText(address)) ? copied : copy;
   return { address, text: isShared ? `${message} ${more}` : message };
 }
 
@@ -246,8 +241,7 @@ export function bindAddress() {
   addEventListener("pagehide", () => {
     if (timer) flush();
   });
-  subscribe(["question"], handleAnswer);
-  if (state.question) handleAnswer();
+  follow("question", handleAnswer);
   subscribe(["drawn"], () => writeSettings());
   bindViews();
 }

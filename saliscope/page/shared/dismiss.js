@@ -21,11 +21,7 @@ export class Disclosure {
     button.setAttribute("aria-controls", panel.id);
     button.addEventListener("click", () => this.open(panel.hidden));
     this.root = make("div", { class: kind }, button, panel);
-    this.listen();
-  }
-
-  /** Close the panel when the user leaves it: by Escape, by moving the focus elsewhere, or by a press outside. */
-  listen() {
+    // The panel closes when the user leaves it: by Escape, by moving the focus elsewhere, or by a press outside.
     const { root } = this;
     root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || this.panel.hidden) return;

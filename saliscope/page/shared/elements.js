@@ -16,6 +16,15 @@ export function makeTick(text, attributes, more = {}) {
   return { input, root: make("label", { class: "hl-tick", ...more }, input, make("span", { text })) };
 }
 
+/** Create a form that calls `submit` instead of opening another page. */
+export function makeForm(attributes, submit, ...children) {
+  const onsubmit = (event) => {
+    event.preventDefault();
+    submit();
+  };
+  return make("form", { novalidate: true, onsubmit, ...attributes }, ...children);
+}
+
 /** Create a hidden field for files, which are given to `use`. */
 export function makeFileInput(attributes, use) {
   const input = make("input", { type: "file", hidden: true, ...attributes });
@@ -27,15 +36,20 @@ export function makeFileInput(attributes, use) {
   return input;
 }
 
+/** Show a text in an element, which is hidden without one. */
+export function showText(element, text) {
+  element.textContent = text;
+  element.hidden = !text;
+}
+
 /**
  * Show that a field has a wrong value, with a message below it; "" means that it is right.
  * @param {Element} field
- * @param {Element} note the element of the message, which has an id
+ * @param {HTMLElement} note the element of the message, which has an id
  * @param {string} message
  */
 export function markInvalid(field, note, message) {
-  note.textContent = message;
-  note.toggleAttribute("hidden", !message);
+  showText(note, message);
   if (message) setAttributes(field, { "aria-invalid": "true", "aria-describedby": note.id });
   else for (const name of ["aria-invalid", "aria-describedby"]) field.removeAttribute(name);
 }

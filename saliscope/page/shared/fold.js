@@ -6,12 +6,8 @@ import { make } from "../wire.js";
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props) {
   const text = make("span", { text: props.words });
-  const button = make(
-    "button",
-    { class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
-    text,
-    makeCaret(),
-  );
+  const attributes = { class: "hl-button", "aria-expanded": "false", "aria-controls": "hl-left" },
+    button = make("button", attributes, text, makeCaret());
   element.firstElementChild.append(button);
   const open = (on) => {
     button.setAttribute("aria-expanded", String(on));

@@ -18,7 +18,6 @@ NAVIGATION = {
 """Labels used by navigation/navigation.js."""
 
 TOUR = {
-    "title": "Tour",
     "step": "{at} of {count} · {title}",
     "back": "Back",
     "next": "Next",

@@ -83,15 +83,16 @@ export function mount(element, props, trigger) {
     settled = "idle", // the last phase in which nothing was computed
     isOld = false, // whether the sentences belong to the former question
     refusal = null, // why a model cannot be loaded, which is shown after the answer of the former model, too
-    answer = { headline: [], of: "idle", key: "", isSettled: false };
+    /** @type {any} the last value with sentences */
+    answer = { kind: "idle" };
   /** Show the sentences of the selected view. */
   const showSentences = () => {
     root.toggleAttribute("data-many", state.view === MANY);
     const edited = state.view === EDITED && state.edited;
     // What follows from the tests replaces the first sentence, but not the result of an experiment.
-    const isChecked = Boolean(answer.key) && !answer.isSettled && state.checked?.key === answer.key;
-    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : answer.headline);
-    headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : isOld ? "last" : answer.of;
+    const isChecked = Boolean(answer.key) && !answer.settled && state.checked?.key === answer.key;
+    drawHeadline(headline, edited ? edited.headline : isChecked ? state.checked.headline : (answer.headline ?? []));
+    headline.dataset.of = edited ? (edited.isOld ? "last" : "done") : isOld ? "last" : answer.kind;
   };
   subscribe(["view", "edited", "checked"], showSentences);
   new ResizeObserver(() => fitHeadline(headline)).observe(root);
@@ -100,8 +101,7 @@ export function mount(element, props, trigger) {
     // The sentence of the last answer stays, dimmed, until the next one is known, so that the layout does not shift.
     const isKnown = value.kind !== "busy" || Boolean(value.headline?.length);
     if (isKnown) {
-      const { headline: shown = [], kind: of, key = "", settled: isSettled = false } = value;
-      answer = { headline: shown, of, key, isSettled };
+      answer = value;
       isOld = false;
       drawAction(next, value.next, () => askNext(value.next, trigger));
       drawAction(erase, value.erase, () => openErase(value.erase));

@@ -18,14 +18,12 @@ function transact(mode, work) {
     opening.onsuccess = () => {
       const transaction = opening.result.transaction(STORE, mode),
         request = work(transaction.objectStore(STORE));
-      transaction.oncomplete = () => {
+      const finish = (result) => {
         opening.result.close();
-        resolve(request.result);
+        resolve(result);
       };
-      transaction.onerror = transaction.onabort = () => {
-        opening.result.close();
-        resolve(undefined);
-      };
+      transaction.oncomplete = () => finish(request.result);
+      transaction.onerror = transaction.onabort = () => finish(undefined);
     };
   }).catch(() => undefined);
 }

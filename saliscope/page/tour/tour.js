@@ -15,10 +15,9 @@ export class Tour {
     this.title = make("h2", { class: "hl-title", id: "hl-tour-title" });
     this.text = make("p", { id: "hl-tour-text" });
     this.back = makeButton(terms.back, () => this.show(this.at - 1));
-    this.next = makeButton(terms.next, () => this.show(this.at + 1));
-    this.next.classList.add("hl-primary");
-    this.close = makeButton("×", () => this.end(), { "aria-label": terms.close, title: terms.close });
-    this.close.classList.add("hl-tour-close");
+    this.next = makeButton(terms.next, () => this.show(this.at + 1), { class: "hl-button hl-primary" });
+    const small = { class: "hl-button hl-tour-close", "aria-label": terms.close, title: terms.close };
+    this.close = makeButton("×", () => this.end(), small);
     this.root = make(
       "div",
       {

@@ -15,7 +15,7 @@ from torch import nn
 import explainers
 from saliscope import zoo
 from saliscope.compute import model_cache
-from saliscope.compute.answers import Answer, Window
+from saliscope.compute.answers import Answer
 from saliscope.compute.compare import questions
 from saliscope.compute.compare.questions import PanelRequest
 from saliscope.compute.models import engine, messages
@@ -105,14 +105,9 @@ def test_the_runner_up_of_detected_objects(blobs: str, tmp_path: Path) -> None:
         answer(str(nothing), own={"model": "blobs_detection"})
 
 
-def test_the_crop_is_that_which_the_network_receives() -> None:
-    steps = steps_of(questions.answers, PanelRequest(0, 1, page=PAGE, place=True), CAT)
-    assert [step.box for step in steps if isinstance(step, Window)] == [of_page().settings.window.box]
-
-
 def test_script_input_is_validated() -> None:
     hostile = {"slot": 9, "number": "1", "image": ["x"], "page": {"model": 3, "layer": "x" * 501, "target": "a"},
-               "options": [1], "own": "x", "runner": 1, "classed": "yes", "lists": 1, "place": None}  # fmt: skip
+               "options": [1], "own": "x", "runner": 1, "classed": "yes", "lists": 1}  # fmt: skip
 
     assert questions.parse(hostile) == PanelRequest(0, 0, page={"target": "a"})
     sent = {"slot": 3, "number": 4, "image": "p", "own": {"model": "m", "path": "x"}, "runner": True}
@@ -125,19 +120,19 @@ def test_the_view_answers_a_request_once(blobs: str, tmp_path: Path, monkeypatch
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
 
     def ask(**changed: Any) -> list[dict[str, Any]]:
-        event = {"slot": 1, "number": 5, "image": blobs, "page": PAGE, "lists": True, "place": True, **changed}
+        event = {"slot": 1, "number": 5, "image": blobs, "page": PAGE, "lists": True, **changed}
         form = {**PAGE, "image": blobs, "options": {"model": MODEL}}
         return [step["compared.1"] for step in panels.answer(Ask("hl-compare", "submit", event, form, "twice"))]
 
     own = {"model": "blobs_detection"}
     *_, last = ask(own=own)
     assert (last["number"], last["state"], last["names"]["model"]) == (5, "done", "blobs_detection")
-    assert last["box"] == (0, 0, 1, 1) and [name for _, name in last["found"]] == [
+    assert last["view"]["crop"]["window"] == [0, 0, 1, 1] and [name for _, name in last["found"]] == [
         "red blob",
         "green blob",
         "red blob#2",
     ]
-    assert MODEL in [name for _, name, _ in last["lists"]["model"]] and last["lists"]["target"] == []
+    assert last["lists"]["layer"] and last["lists"]["target"] == []
     assert last["view"]["map"]["h"] and ask(own=own) == []
     assert [value["state"] for value in ask(number=6, image="other.jpg")] == ["passed"]
 

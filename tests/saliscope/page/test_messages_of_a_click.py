@@ -46,7 +46,8 @@ def send(session: str, settings: dict[str, Any], event: str = "ask", **more: Any
         message = json.loads(text)
         if request["part"] == PAGE:
             assert message["question"] == request["number"], "the page drops answers to older questions"
-        yield {**message["parts"], **message["props"], **message["state"]}
+        values = {id: props["value"] if props.keys() == {"value"} else props for id, props in message["props"].items()}
+        yield {**values, **message["state"]}
 
 
 def click(settings: dict[str, Any], **more: Any) -> list[Message]:
@@ -85,7 +86,7 @@ def test_settings_that_take_time_are_shown_before_the_map(monkeypatch: pytest.Mo
         monkeypatch.setattr(costs, "seconds", lambda method, loaded: 1.0)  # a large network
     steps = send("opens the page", {}, "open", data={"address": "layer=stages.4&class=goldfish", "first": True})
     restored = next(steps)
-    assert restored["hl-image"]["image"] == "example:dog" and restored["hl-layer"]["value"] == "stages.4"
+    assert restored["hl-image"]["image"] == "example:dog" and restored["hl-layer"] == "stages.4"
     lists = next(steps)
     assert "hl-overlay" not in restored | lists and len(lists["hl-model"]["names"]) > 3, "lists do not delay the map"
     assert any("hl-overlay" in step for step in steps)

@@ -26,7 +26,7 @@ from saliscope.page import features
 model_cache.start("efficientnet_lite0")
 event = {"part": "hl-confidence", "event": "submit", "form": {"image": "/etc/passwd"}}
 (message,) = features.respond(SimpleNamespace(_data=event), "somebody")
-assert "upload" in json.loads(message)["parts"]["hl-confidence"], "only uploads and examples are opened"
+assert "upload" in json.loads(message)["props"]["hl-confidence"]["value"], "only uploads and examples are opened"
 """
 
 

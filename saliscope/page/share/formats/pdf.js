@@ -125,13 +125,11 @@ export class Pdf {
   async finish() {
     const font = (name) => `<< /Type /Font /Subtype /Type1 /BaseFont /${name} /Encoding /WinAnsiEncoding >>`;
     const named = (prefix, values) => values.map((value, k) => `/${prefix}${k} ${value}`).join(" ");
+    const states = this.shares.map((share) => `<< /ca ${round(share)} /CA ${round(share)} >>`);
     const resources =
       `/Font << ${named("F", ["Helvetica", "Helvetica-Bold"].map(font))} >> ` +
       `/XObject << ${named("I", this.images)} >> ` +
-      `/ExtGState << ${named(
-        "G",
-        this.shares.map((share) => `<< /ca ${round(share)} /CA ${round(share)} >>`),
-      )} >>`;
+      `/ExtGState << ${named("G", states)} >>`;
     const drawing = `${round(POINTS)} 0 0 ${round(POINTS)} 0 0 cm\n${this.operators.join("\n")}\n`;
     const content = this.add("/Filter /FlateDecode", deflate(new TextEncoder().encode(drawing)));
     const pages = this.objects.length + 2,

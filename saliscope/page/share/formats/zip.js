@@ -37,22 +37,12 @@ export async function zip(files) {
   let at = 0;
   for (const [path, content] of Object.entries(files)) {
     const bytes = new Uint8Array(await new Blob([content]).arrayBuffer()),
+      { length } = bytes,
       name = text.encode(path);
-    const about = numbers(
-      [20],
-      [0x800],
-      [0],
-      [time],
-      [date],
-      crc(bytes),
-      bytes.length,
-      bytes.length,
-      [name.length],
-      [0],
-    );
+    const about = numbers([20], [0x800], [0], [time], [date], crc(bytes), length, length, [name.length], [0]);
     parts.push(numbers(0x04034b50), about, name, bytes);
     index.push(numbers(0x02014b50, [20]), about, numbers([0], [0], [0], 0, at), name);
-    at += 4 + about.length + name.length + bytes.length;
+    at += 4 + about.length + name.length + length;
   }
   const size = index.reduce((sum, part) => sum + part.length, 0),
     count = Object.keys(files).length;
