@@ -317,20 +317,16 @@ def _binary(recorder: Recorder, operation: Operation, shape: torch.Size, positio
 
     followed = max(0, 1, key=order)
     own, other = given[followed], given[1 - followed]
-    added = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
-    sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
-    return _arithmetic(operation.name, sign, followed, added), own, position_in(own)
+    known = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
 
+    def apply(x: float) -> float:
+        return float(operation.run(lambda each: torch.tensor(x if each == own else known, dtype=torch.float64)))
 
-def _arithmetic(name: str, sign: float, followed: int, other: float) -> Found:
-    if name in ("add", "sub"):
-        if followed == 0:
-            return "add", {"added": sign * other}, lambda x: x + sign * other
-        if sign == 1:
-            return "add", {"added": other}, lambda x: x + other
-        return "add", {"added": other, "factor": sign}, lambda x: other + sign * x
-    if name == "mul":
-        return "scale", {"factor": other}, lambda x: x * other
-    if followed == 0:
-        return "scale", {"factor": 1 / other}, lambda x: x / other
-    return "scale", {"dividend": other}, lambda x: other / x
+    if operation.name in ("add", "sub"):
+        sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
+        numbers = {"added": known if followed else sign * known} | ({"factor": sign} if followed and sign != 1 else {})
+        return ("add", numbers, apply), own, position_in(own)
+    numbers = {"factor": known}
+    if operation.name == "div":
+        numbers = {"dividend": known} if followed else {"factor": 1 / known}
+    return ("scale", numbers, apply), own, position_in(own)
