@@ -40,7 +40,7 @@ LARGEST = 384
 SIDE = 224
 """The longest side of a shown image is at least this number of pixels."""
 TERMS = {
-    "view": "View",
+    "mode": "View",
     "overlay": "Overlay",
     "photograph": "Image",
     "map": "Map",
@@ -104,11 +104,12 @@ class MapFigure:
 
     @property
     def data(self) -> dict[str, object]:
-        """The map and its settings for the script."""
+        """The map, how it is drawn without limits, and the settings for the script."""
+        automatic = view(self.map, colors=self.colors, signed=self.signed)
         return {
             "map": packed_map(self.map),
             "image": image_address(self.photo),
-            "colors": self.colors or "auto",
+            "drawing": {name: value for name, value in vars(automatic).items() if name != "values"},
             "limits": self.limits,
             "signed": self.signed,
             "unit": self.quantity,

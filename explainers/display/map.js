@@ -121,38 +121,6 @@ return to;
 };
 return convolve(convolve(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
-function roughness({ values, w }) {
-let count = 0,
-sum = 0,
-squares = 0,
-steps = 0,
-rough = 0;
-for (const v of values)
-if (Number.isFinite(v)) {
-count += 1;
-sum += v;
-}
-for (const v of values) if (Number.isFinite(v)) squares += (v - sum / count) ** 2;
-if (!(squares > 0)) return 0;
-const add = (step) => {
-if (Number.isFinite(step)) {
-steps += 1;
-rough += step * step;
-}
-};
-for (let i = 0; i < values.length; i++) {
-if ((i + 1) % w) add(values[i + 1] - values[i]);
-if (i + w < values.length) add(values[i + w] - values[i]);
-}
-return steps ? rough / steps / ((2 * squares) / count) : 0;
-}
-function quantile(values, share) {
-const ordered = Float32Array.from(values).sort();
-const at = share * (ordered.length - 1),
-below = Math.floor(at),
-above = Math.min(below + 1, ordered.length - 1);
-return ordered[below] + (at - below) * (ordered[above] - ordered[below]);
-}
 function peak(map) {
 let best = 0,
 found = -Infinity;
@@ -201,42 +169,6 @@ return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
 }
 const FINEST = 4096;
 const WEIGHTS = Float32Array.from({ length: FINEST + 1 }, (_, i) => RULE.strength * (i / FINEST) ** RULE.curve);
-const sigmaOf = (values) => (values.some((v) => v < 0) ? RULE.signed_blur : RULE.blur);
-function view(map, { colors = "auto", limits = null, signed = true, smooth = true } = {}) {
-let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
-const { h, w } = map;
-const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
-if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-const finite = values.filter((v) => Number.isFinite(v));
-let lowest = finite.length ? Infinity : 0,
-highest = finite.length ? -Infinity : 0;
-for (const v of finite) {
-lowest = Math.min(lowest, v);
-highest = Math.max(highest, v);
-}
-const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
-const largest = Math.max(Math.abs(lowest), Math.abs(highest));
-const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
-let [low, high] =
-name === "signed" ? [-(far || 1), far || 1] : [Math.min(lowest, 0), Math.max(Math.min(highest, far), 0)];
-if (!(high > low)) high = low + 1;
-if (limits) [low, high] = limits;
-if (name === "signed") {
-high = Math.max(Math.abs(low), Math.abs(high));
-low = -high;
-}
-return {
-values,
-h,
-w,
-colors: name,
-low,
-high,
-fine,
-smooth,
-clipped: largest > Math.max(Math.abs(low), Math.abs(high)),
-};
-}
 function draw(pixels, width, height, rendering) {
 const values = enlarge(rendering, width, height, rendering.smooth);
 const sizes = blendColors(pixels, values, rendering),
@@ -479,11 +411,12 @@ return [
 }
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
-constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+constructor(image, { map, drawing, limits, signed, unit, label, terms }) {
 this.map = { ...map, values: floats(map) };
-this.colors = colors;
+const values = this.map.values.map((v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
+const shown = drawing.sigma ? blur({ ...this.map, values }, drawing.sigma) : values;
+this.drawing = { ...this.map, ...drawing, values: shown };
 this.limits = limits;
-this.signed = signed;
 this.unit = unit;
 this.terms = terms;
 this.cell = null;
@@ -502,7 +435,7 @@ const { terms } = this;
 const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
 make("option", { value: mode, text: terms[mode] }),
 );
-this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+this.mode = make("select", { "aria-label": terms.mode, oninput: () => this.mix() }, ...modes);
 this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
 this.shareName = make("span", { text: terms.opacity });
 const limit = (name) =>
@@ -547,8 +480,10 @@ this.limits = limits;
 this.draw(typed);
 }
 draw(typed = false) {
-this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
-const { low, high } = this.rendering;
+let [low, high] = this.limits || [this.drawing.low, this.drawing.high];
+const far = Math.max(Math.abs(low), Math.abs(high));
+if (this.drawing.colors === "signed") [low, high] = [-far, far];
+this.rendering = { ...this.drawing, low, high, clipped: this.drawing.largest > far };
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
 drawBar(this.bar, this.rendering);

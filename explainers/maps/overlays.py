@@ -76,8 +76,8 @@ LUMA = (0.2126, 0.7152, 0.0722)
 class View:
     """A map with its drawing settings: `values` [h, w], drawn in `colors` from `low` to `high`.
 
-    `fine` selects how the image below is muted, `smooth` whether cells are interpolated; `clipped` says whether values
-    exceed the limits.
+    `fine` selects how the image below is muted, `smooth` whether cells are interpolated; `largest` is the largest
+    magnitude, and `sigma` says how far the values are blurred, in cells.
     """
 
     values: Tensor
@@ -86,7 +86,13 @@ class View:
     high: float
     fine: bool
     smooth: bool
-    clipped: bool
+    largest: float
+    sigma: float
+
+    @property
+    def clipped(self) -> bool:
+        """Whether values exceed the limits."""
+        return self.largest > max(abs(self.low), abs(self.high))
 
 
 def view(
@@ -114,9 +120,10 @@ def view(
     values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
     values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
     fine = values.numel() >= RULE["fine"] and roughness(values) > RULE["rough"]
+    sigma = 0.0
     if fine and smooth:
-        sigma = RULE["signed_blur" if bool((values < 0).any()) else "blur"]
-        values = blur(values[None], sigma * max(values.shape))[0]
+        sigma = RULE["signed_blur" if bool((values < 0).any()) else "blur"] * max(values.shape)
+        values = blur(values[None], sigma)[0]
     finite = values[values.isfinite()].double()
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     name = ("signed" if lowest < 0 else "magma") if colors is None else colors
@@ -130,7 +137,7 @@ def view(
     if name == "signed":
         high = (far or 1.0) if limits is None else max(abs(low), abs(high))
         low = -high
-    return View(values, name, low, high, fine, smooth, largest > max(abs(low), abs(high)))
+    return View(values, name, low, high, fine, smooth, largest, sigma)
 
 
 def roughness(values: Tensor) -> float:
