@@ -93,10 +93,8 @@ class MapFigure:
         factor = max(1.0, SIDE / max(self.photo.size))
         photo = self.photo.resize((round(self.photo.width * factor), round(self.photo.height * factor)))
         how: dict[str, Any] = {"colors": self.colors, "limits": self.limits, "signed": self.signed}
-        drawing, shown = view(self.map, **how), overlay(photo, self.map, **how)
-        size = max(160, shown.width), 52 if len(self.quantity) > 12 else 40
-        about: dict[str, Any] = {"colors": drawing.colors, "fine": drawing.fine, "clipped": drawing.clipped}
-        bar = color_bar(drawing.low, drawing.high, unit=self.quantity, size=size, **about)
+        shown = overlay(photo, self.map, **how)
+        bar = color_bar(view(self.map, **how), self.quantity, max(160, shown.width))
         both = Image.new("RGB", (max(shown.width, bar.width), shown.height + bar.height), "white")
         both.paste(shown, (0, 0))
         both.paste(bar, (0, shown.height))
