@@ -88,14 +88,13 @@ class PrincipalComponents(Dictionary):
 
 
 class Fit:
-    """A fit in `steps` steps, which can be stopped after each and continued from its `state`."""
+    """A fit in `steps` steps, which can be stopped after each and continued from its `state`.
+
+    Each kind of fit has `step()`, which makes the next one, and the `directions` [k, K] and the `result()` so far.
+    """
 
     steps: int = 1
     done: int = 0
-
-    def step(self) -> None:
-        """Make one step."""
-        raise NotImplementedError
 
     def is_converged(self) -> bool:
         """Return whether further steps would not change the result."""
@@ -105,15 +104,6 @@ class Fit:
     def state(self) -> dict[str, Any]:
         """What the next step depends on."""
         return {}
-
-    @property
-    def directions(self) -> Tensor:
-        """The directions so far, [k, K]."""
-        raise NotImplementedError
-
-    def result(self) -> Dictionary:
-        """Return the dictionary so far."""
-        raise NotImplementedError
 
 
 class PcaFit(Fit):
@@ -132,17 +122,13 @@ class PcaFit(Fit):
             )
         self.cells, self.k = to_float64(cells), k
         self.mean = self.cells.mean(0)
-        self.vectors = self.cells.new_zeros(k, cells.shape[1])
+        self.directions = self.cells.new_zeros(k, cells.shape[1])
 
     def step(self) -> None:
         centered = self.cells - self.mean
         vectors = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)[: self.k]
         peaks = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-        self.vectors, self.done = vectors * peaks.sign(), 1
-
-    @property
-    def directions(self) -> Tensor:
-        return self.vectors
+        self.directions, self.done = vectors * peaks.sign(), 1
 
     def result(self) -> PrincipalComponents:
-        return PrincipalComponents(self.mean, self.vectors)
+        return PrincipalComponents(self.mean, self.directions)

@@ -14,7 +14,7 @@ from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Progress
 from explainers.call.run import open_run
-from explainers.concepts.dictionaries import Dictionary, Fit, PcaFit
+from explainers.concepts.dictionaries import Dictionary, PcaFit
 from explainers.concepts.features import collect
 from explainers.concepts.nmf import NmfFit
 from explainers.concepts.resuming import check_resume, report_part
@@ -362,7 +362,7 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
     check_resume(resume, Concepts, "find_concepts", settings)
 
 
-def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | None) -> Fit:
+def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | None) -> NmfFit | PcaFit | SaeFit:
     """Return the fit of cells [P, K], or one that continues from a state."""
     k, seed = settings["k"], settings["seed"]
     if settings["method"] == "pca":
