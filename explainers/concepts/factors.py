@@ -13,15 +13,16 @@ from explainers.call.at_layer import SuffixBatch, activation_and_score, suffix_b
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Progress
-from explainers.call.run import open_run
+from explainers.call.run import Run, open_run
+from explainers.call.scores import maps_of
 from explainers.concepts.dictionaries import Dictionary, PcaFit
-from explainers.concepts.features import collect
 from explainers.concepts.nmf import NmfFit
 from explainers.concepts.resuming import check_resume, report_part
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
+from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
 from explainers.options import LayerName, check_keywords, check_whole, whole_number
 from explainers.targets import TargetLike
@@ -31,6 +32,22 @@ _NUMBERS = 2**26
 """Maximum number of values that a fit reads. Of more, random cells of each image are used."""
 _NMF_CELLS = 2**17
 """Maximum number of cells for "nmf", whose steps then take a fraction of a second."""
+
+
+def collect(
+    run: Run, layout: LayerLayout, images: Tensor, pick: Callable[[Tensor], Tensor] = lambda maps: maps
+) -> Tensor:
+    """Return the layer's features [N, K, h, w] of images, or what `pick` returns for each batch of them.
+
+    The images may be others than those of the run. They pass in batches, with progress, stop and budget.
+    """
+    parts: list[Tensor] = []
+
+    def work(rows: range) -> None:
+        parts.append(pick(maps_of(layout, run.forward.outputs(layout, images[rows.start : rows.stop].detach()))))
+
+    run.loop.run(len(images), run.loop.rows(), work, lambda: images.new_zeros(0))
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True, eq=False)

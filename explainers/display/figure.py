@@ -25,12 +25,13 @@ from explainers.display.display import (
     has_pillow,
     image_address,
     packed_map,
+    png,
     script_json,
 )
 from explainers.errors import BadOption, kind_of, shorten
 from explainers.maps.arrays import one_for_each, pixels, to_pillow
 from explainers.maps.color_maps import BLUE, COLORS, RED, color_map
-from explainers.maps.overlays import LUMA, RULE, color_bar, overlay, view
+from explainers.maps.overlays import LUMA, RULE, bar_colors, color_bar, overlay, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -104,7 +105,9 @@ class MapFigure:
     def data(self) -> dict[str, object]:
         """The map, how it is drawn without limits, and the settings for the script."""
         automatic = view(self.map, colors=self.colors, signed=self.signed)
+        scale = png(to_pillow(bar_colors(256, automatic.colors, automatic.fine)))
         return {
+            "scale": f"data:image/png;base64,{base64.b64encode(scale).decode('ascii')}",
             "map": packed_map(self.map),
             "image": image_address(self.photo),
             "drawing": {name: value for name, value in vars(automatic).items() if name != "values"},

@@ -250,27 +250,6 @@ pixels[p] = under + (255 - ground - under) * line;
 }
 }
 }
-function bar(pixels, rendering) {
-const steps = pixels.length / 4;
-const from = rendering.colors === "signed" ? -1 : 0;
-for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-blendColors(
-pixels,
-Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1)),
-{ ...rendering, low: from, high: 1 },
-);
-return pixels;
-}
-function drawBar(canvas, rendering) {
-paintPixels(canvas, canvas.width, 1, (pixels) => bar(pixels, rendering));
-}
-function paintPixels(canvas, width, height, fill) {
-[canvas.width, canvas.height] = [width, height];
-const context = canvas.getContext("2d"),
-pixels = context.createImageData(width, height);
-fill(pixels.data);
-context.putImageData(pixels, 0, 0);
-}
 const MAX_SIDE = 2560;
 const IMMEDIATE = 1024;
 const PAUSE = 150;
@@ -411,7 +390,7 @@ return [
 }
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
-constructor(image, { map, drawing, limits, signed, unit, label, terms }) {
+constructor(image, { map, drawing, scale, limits, signed, unit, label, terms }) {
 this.map = { ...map, values: floats(map) };
 const values = this.map.values.map((v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
 const shown = drawing.sigma ? blur({ ...this.map, values }, drawing.sigma) : values;
@@ -424,10 +403,10 @@ this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img"
 this.surface = new Surface(this.canvas, () => this.paint());
 this.surface.image = image;
 this.makeControls();
-this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+this.scale = make("img", { class: "saliscope-scale", src: scale });
 this.ticks = make("div", { class: "saliscope-ticks" });
 this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
-this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+this.root = make("div", {}, this.tools, this.canvas, this.scale, this.ticks, this.read);
 this.listen();
 }
 makeControls() {
@@ -486,10 +465,9 @@ if (this.drawing.colors === "signed") [low, high] = [-far, far];
 this.rendering = { ...this.drawing, low, high, clipped: this.drawing.largest > far };
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
-drawBar(this.bar, this.rendering);
 const ticks = endTicks(this.rendering);
 const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
-this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
 this.paint();
 }

@@ -1,7 +1,6 @@
 // A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
 import { cellAt, followCells } from "../drawing/cells.js";
 import { blur } from "../drawing/field.js";
-import { drawBar } from "../drawing/paint.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { endTicks } from "../drawing/ticks.js";
 import { describeCell, floats, formatExact, make } from "../wire.js";
@@ -13,7 +12,7 @@ class NotebookMap {
    * @param {HTMLImageElement} image
    * @param {Record<string, any>} data see explainers/display/figure.py
    */
-  constructor(image, { map, drawing, limits, signed, unit, label, terms }) {
+  constructor(image, { map, drawing, scale, limits, signed, unit, label, terms }) {
     this.map = { ...map, values: floats(map) };
     const values = this.map.values.map((v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
     const shown = drawing.sigma ? blur({ ...this.map, values }, drawing.sigma) : values;
@@ -26,10 +25,10 @@ class NotebookMap {
     this.surface = new Surface(this.canvas, () => this.paint());
     this.surface.image = image;
     this.makeControls();
-    this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+    this.scale = make("img", { class: "saliscope-scale", src: scale });
     this.ticks = make("div", { class: "saliscope-ticks" });
     this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
-    this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+    this.root = make("div", {}, this.tools, this.canvas, this.scale, this.ticks, this.read);
     this.listen();
   }
 
@@ -96,10 +95,9 @@ class NotebookMap {
     this.rendering = { ...this.drawing, low, high, clipped: this.drawing.largest > far };
     if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
     this.widen();
-    drawBar(this.bar, this.rendering);
     const ticks = endTicks(this.rendering);
     const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
-    this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+    this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
     this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
     this.paint();
   }
