@@ -99,9 +99,10 @@ def explain(
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
     some: tuple[Any, ...] | None = None
+    is_batch = isinstance(given, Tensor) and given.ndim > 1 and len(given) > 1
     if several is not None:
         some = finite_inputs(several, target, call, chosen.name)
-    elif forward is None and (finite := finite_images(model, images)) is not None:
+    elif is_batch and forward is None and (finite := finite_images(model, images)) is not None:
         some = finite, *select_rows(images, target, call, finite, stacked=chosen.name in STACKED)
     if some is not None:
         rows, kept, kept_target, own = some
