@@ -61,10 +61,14 @@ class Operation:
 
 
 class Recorder(TorchDispatchMode):
-    """Keep all tensors of the calling thread's pass, and the operation that computed each."""
+    """Keep all tensors of the calling thread's pass, and the operation that computed each.
 
-    def __init__(self) -> None:
+    `names` are the names of layers by the address of their weights.
+    """
+
+    def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
+        self.names = names
         self._versions: dict[int, list[Tensor]] = {}
         self._made: dict[Ref, Operation | None] = {}
         self._storages: dict[int, set[int]] = defaultdict(set)
