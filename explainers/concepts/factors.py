@@ -28,6 +28,8 @@ from explainers.options import LayerName, check_keywords, check_whole, whole_num
 from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
+Read = Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor]
+"""What is read of a number of copies of a layer's output that a function edits."""
 _NUMBERS = 2**26
 """Maximum number of values that a fit reads. Of more, random cells of each image are used."""
 _NMF_CELLS = 2**17
@@ -175,13 +177,14 @@ class Concepts(Displayed):
         and `budget` are as in the methods; concepts that are not reached have an effect of 0.
         """
         factors = 1 - torch.eye(len(self))
-        scores, found = self._variants(images, target, factors, progress, budget)
+        scores, found = self._variants(images, target, factors, progress=progress, budget=budget)
         return (scores[:, None] - found).nan_to_num()
 
     def class_effects(self, images: Tensor, *, progress: Progress | None = None, budget: float | None = None) -> Tensor:
         """Return the mean effect of each concept on the score of each class, [k, classes], as `effects` does."""
         factors = torch.cat([torch.ones(1, len(self)), 1 - torch.eye(len(self))])
-        _, found = self._variants(images, None, factors, progress, budget, SuffixBatch.class_scores)
+        read = SuffixBatch.class_scores
+        _, found = self._variants(images, None, factors, read, progress=progress, budget=budget)
         return (found[:, :1] - found[:, 1:]).mean(0).nan_to_num()
 
     def predicted_effects(self, images: Tensor, target: TargetLike = None) -> Tensor:
@@ -211,7 +214,7 @@ class Concepts(Displayed):
         Source   Fel et al. 2023 (CRAFT), section 3.3, arXiv:2211.10154; Jansen 1999
         """
         designs = sobol_designs(samples, len(self), seed)
-        _, scores = self._variants(images, target, designs, progress, budget)
+        _, scores = self._variants(images, target, designs, progress=progress, budget=budget)
         reached = ~scores.isnan().any(0)
         return torch.stack([total_indices(row[reached].cpu(), len(self)).nan_to_num() for row in scores]).to(images)
 
@@ -227,20 +230,14 @@ class Concepts(Displayed):
         )
 
     def _variants(
-        self,
-        images: Tensor,
-        target: TargetLike,
-        factors: Tensor,
-        progress: Progress | None,
-        budget: float | None,
-        read: Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor] = SuffixBatch.values,
+        self, images: Tensor, target: TargetLike, factors: Tensor, read: Read = SuffixBatch.values, **cost: Any
     ) -> tuple[Tensor, Tensor]:
         """Return the scores [N] of images, and with concepts scaled by each row of factors [M, k], [N, M].
 
         `read` may return something else than the score for each variant. Rows that were not reached are NaN.
         """
         check_images(self.model, images)
-        with open_run(self.model, images, target, cost={"progress": progress, "budget": budget}) as run:
+        with open_run(self.model, images, target, cost=cost) as run:
             layout, _, scores = activation_and_score(run, self.layer)
             axis, branches = layout.channel_axis, suffix_batches(run, layout)
             parts: list[dict[int, Tensor]] = [{} for _ in branches]
