@@ -112,7 +112,7 @@ def explain(
         return explain_each_input(each, chosen.returns, model, several, target, call, join)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
-    options, score = _check(chosen, options, layer, reduce, score, trained_size)
+    options, score = _check(chosen, options, call)
     keywords = dict(options)
     if layer is not None:
         keywords["layer"] = layer
@@ -147,19 +147,13 @@ def explain(
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 
-def _check(
-    chosen: Method,
-    options: dict[str, Any],
-    layer: LayerName | None,
-    reduce: str | None,
-    score: str | None,
-    trained_size: int | None,
-) -> tuple[dict[str, Any], str | None]:
+def _check(chosen: Method, options: dict[str, Any], call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return the options of the method and the score of the network, which may be given by the same keyword.
 
     Errors   BadOption
     """
-    if layer is not None and not chosen.takes_layer:
+    reduce, score, trained_size = call["reduce"], call["score"], call["trained_size"]
+    if call["layer"] is not None and not chosen.takes_layer:
         raise BadOption(f"{chosen.name} has no option 'layer', because it explains the input. Omit layer.")
     for name in options:
         if name not in chosen.parameters:
@@ -306,7 +300,6 @@ def _explanation(
             gradient_norm=gradient_norms[n],
             promised_sum=promised_sums[n],
             reads_class=chosen.reads_class,
-            size=min(images.shape[-2:]),
             sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
