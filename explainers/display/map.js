@@ -251,8 +251,6 @@ pixels[p] = under + (255 - ground - under) * line;
 }
 }
 const MAX_SIDE = 2560;
-const IMMEDIATE = 1024;
-const PAUSE = 150;
 const DEFAULT_SIDE = 512;
 const MIN_CELL = 5;
 class Layers {
@@ -290,27 +288,6 @@ height = Math.max(1, Math.round(width * this.ratio));
 if (this.canvas.width === width && this.canvas.height === height) return false;
 [this.canvas.width, this.canvas.height] = [width, height];
 return true;
-}
-paint(rendering) {
-this.rendering = rendering;
-this.layers = this.own;
-const whole = this.renderUpTo(IMMEDIATE, this.own, true);
-this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
-}
-renderUpTo(most, layers, edges) {
-const { width, height } = this.canvas,
-share = Math.min(1, most / Math.max(width, height));
-this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), edges);
-return share === 1;
-}
-schedule(action) {
-clearTimeout(this.timer);
-this.timer = action
-? setTimeout(() => {
-action();
-this.mix(...this.mixed);
-}, PAUSE)
-: 0;
 }
 render(layers, width, height, edges) {
 layers.size(width, height);
@@ -400,7 +377,7 @@ this.unit = unit;
 this.terms = terms;
 this.cell = null;
 this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-this.surface = new Surface(this.canvas, () => this.paint());
+this.surface = new Surface(this.canvas, () => this.render());
 this.surface.image = image;
 this.makeControls();
 this.scale = make("img", { class: "saliscope-scale", src: scale });
@@ -469,10 +446,12 @@ const ticks = endTicks(this.rendering);
 const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
 this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
-this.paint();
+this.render();
 }
-paint() {
-this.surface.paint(this.rendering);
+render() {
+const { surface, canvas } = this;
+surface.rendering = this.rendering;
+surface.render(surface.own, canvas.width, canvas.height, true);
 this.mix();
 }
 mix() {

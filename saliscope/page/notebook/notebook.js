@@ -22,7 +22,7 @@ class NotebookMap {
     this.terms = terms;
     this.cell = null;
     this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-    this.surface = new Surface(this.canvas, () => this.paint());
+    this.surface = new Surface(this.canvas, () => this.render());
     this.surface.image = image;
     this.makeControls();
     this.scale = make("img", { class: "saliscope-scale", src: scale });
@@ -99,11 +99,13 @@ class NotebookMap {
     const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
     this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
     this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
-    this.paint();
+    this.render();
   }
 
-  paint() {
-    this.surface.paint(this.rendering);
+  render() {
+    const { surface, canvas } = this;
+    surface.rendering = this.rendering;
+    surface.render(surface.own, canvas.width, canvas.height, true);
     this.mix();
   }
 
