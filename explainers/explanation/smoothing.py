@@ -222,7 +222,8 @@ class _Samples:
     def best(self) -> Tensor:
         """Return the mean so far, reduced to one map as in `explain`."""
         mean = self.moments.mean()
-        return reduce_channels(mean, getattr(self.function, "reduce", "sum")) if mean.ndim == 4 else mean
+        how = self.function.reduce if isinstance(self.function, Method) else "sum"
+        return reduce_channels(mean, how) if mean.ndim == 4 else mean
 
 
 class _RunningMoments:
