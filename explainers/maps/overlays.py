@@ -161,15 +161,6 @@ def _quantile(values: Tensor, share: float) -> float:
     return float(ordered[below] + fraction * (ordered[above] - ordered[below]))
 
 
-def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
-    """Return the colors and limits with which `overlay` draws a map, to reuse as `limits=` for other maps.
-
-    Returns  (colors, low, high), low < high, as `view` chooses them
-    """
-    chosen = view(values, colors=colors, signed=signed)
-    return chosen.colors, chosen.low, chosen.high
-
-
 @check_keywords
 def overlay(
     image: Image.Image | Tensor,
@@ -257,8 +248,8 @@ def overlay_frames(
         colors = "signed" if signed and bool((maps < 0).any()) else "magma"
     shown = [heat for heat in maps if bool((heat.nan_to_num(0, 0, 0) != 0).any())]  # maps of zeros have any limits
     if limits is None and shown:
-        own = [color_limits(heat, colors, signed=signed) for heat in shown]
-        limits = min(low for _, low, _ in own), max(high for _, _, high in own)
+        own = [view(heat, colors=colors, signed=signed) for heat in shown]
+        limits = min(each.low for each in own), max(each.high for each in own)
     drawing: dict[str, Any] = {"opacity": opacity, "colors": colors, "limits": limits}
     return [overlay(one, heat, **drawing, signed=signed, smooth=smooth) for one, heat in zip(frames, maps, strict=True)]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from explainers import Explanation
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.overlays import View, bar_colors, color_bar, color_limits, overlay, roughness, view
+from explainers.maps.overlays import View, bar_colors, color_bar, overlay, roughness, view
 from tests.support.color_difference import lab, linear
 
 MAP = torch.rand(3, 3)
@@ -245,6 +245,11 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
         assert drawn.getchannel("A").tobytes() == image.getchannel("A").tobytes()
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         assert overlay(image, map.to(dtype), opacity=0.4).tobytes() == drawn.tobytes()
+
+
+def color_limits(values: torch.Tensor, colors: str | None = None, signed: bool = True) -> tuple[str, float, float]:
+    chosen = view(values, colors=colors, signed=signed)
+    return chosen.colors, chosen.low, chosen.high
 
 
 def bar_of(low: float, high: float, unit: str = "", fine: bool = False, largest: float = 0.0) -> Image.Image:
