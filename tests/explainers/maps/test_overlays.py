@@ -247,8 +247,8 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
         assert overlay(image, map.to(dtype), opacity=0.4).tobytes() == drawn.tobytes()
 
 
-def color_limits(values: torch.Tensor, colors: str | None = None, signed: bool = True) -> tuple[str, float, float]:
-    chosen = view(values, colors=colors, signed=signed)
+def color_limits(values: torch.Tensor, colors: str | None = None) -> tuple[str, float, float]:
+    chosen = view(values, colors=colors)
     return chosen.colors, chosen.low, chosen.high
 
 
