@@ -120,11 +120,9 @@ LINES = 8
 """Lines in a chart, each in another color."""
 
 
+# A row without its statistics, the number of the layer's call, and the moments: (1, 5), or (2, 5) if hooks changed the
+# gradient, with the unedited gradient in the second row.
 _Waiting = tuple[Row, int | None, Tensor]
-"""A row without its statistics, the number of the layer's call, and the moments.
-
-The moments are (1, 5), or (2, 5) if hooks changed the gradient, with the unedited gradient in the second row.
-"""
 
 
 @dataclass(repr=False)
