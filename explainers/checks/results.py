@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -178,8 +179,9 @@ def no_side_effects_after_error(t: Context, model: nn.Module, images: Tensor) ->
         for error, after, backward in [*faults, (Fault("injected in the backward pass"), 0, True)]:
             used = _put_in_training(t.model())
             with failing(used, step, error, after, backward) as state:
-                call = functools.partial(attempt, t, used, images, [0, 1, 2], BaseException)
-                caught = unchanged(used, images, call, f"by an error in {step!r}")
+                call = functools.partial(t.call, used, images, [0, 1, 2])
+                act = functools.partial(attempt, call, BaseException)
+                caught = unchanged(used, images, act, f"by an error in {step!r}")
             if state.raised and (caught is None or not (caught is error or backward)):
                 got = [caught] if caught else "none"
                 raise Fail(f"{type(error).__name__} in {step!r} did not reach the caller, which got {got}.")
@@ -193,22 +195,15 @@ def no_side_effects_after_error(t: Context, model: nn.Module, images: Tensor) ->
 def no_side_effects_after_bad_target(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     _put_in_training(model)
     for target in (10**6, [0, 1], -1, lambda scores: 1 / 0):
-        call = functools.partial(attempt, t, model, images, target)
-        unchanged(model, images, call, f"by target={shorten(target)}")
+        call = functools.partial(t.call, model, images, target)
+        unchanged(model, images, functools.partial(attempt, call), f"by target={shorten(target)}")
     return None, "The state is unchanged after invalid targets."
 
 
-def attempt(
-    t: Context,
-    model: nn.Module,
-    images: Tensor,
-    target: Any = None,
-    caught: type[BaseException] = Exception,
-    **options: Any,
-) -> BaseException | None:
-    """Call the method and return the error that it raised, if any."""
+def attempt(call: Callable[[], Tensor], caught: type[BaseException] = Exception) -> BaseException | None:
+    """Make a call and return the error that it raised, if any."""
     try:
-        t.call(model, images, target, **options)
+        call()
     except caught as error:
         return error
     return None
@@ -230,8 +225,8 @@ def ordinary_use(model: nn.Module, images: Tensor) -> list[Tensor]:
 def model_works_after_failure(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     before = ordinary_use(model, images)
     with failing(model, steps(model, images)[-1], Fault("injected")):
-        attempt(t, model, images)
-    attempt(t, model, images, 10**6)
+        attempt(lambda: t.call(model, images))
+    attempt(lambda: t.call(model, images, 10**6))
     worst = max(distance_of(a, b) for a, b in zip(ordinary_use(model, images), before, strict=True))
     if worst:
         raise Fail("After a failure, the model's predictions or gradients have changed.", worst)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -172,8 +173,8 @@ def progress_and_stop(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     def fail(partial: Any) -> None:
         raise fault
 
-    stop: dict[str, Any] = {"progress": fail, **chunk}
-    if unchanged(model, images, lambda: attempt(t, model, images, 1, **stop), "by an error in progress") is not fault:
+    call = functools.partial(t.call, model, images, 1, progress=fail, **chunk)
+    if unchanged(model, images, lambda: attempt(call), "by an error in progress") is not fault:
         raise Fail("An error raised by progress did not reach the caller.")
     return len(fractions), "reports; returning False stops with a map; errors in progress reach the caller."
 
@@ -284,7 +285,7 @@ def invalid_targets_rejected(t: Context, model: nn.Module, images: Tensor) -> Ou
 def _check_rejected(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
     accepted = []
     for name, arguments in cases.items():
-        error = attempt(t, t.model(), *arguments)
+        error = attempt(functools.partial(t.call, t.model(), *arguments))
         if not isinstance(error, EXPECTED_ERRORS) or len(str(error)) < 15:
             accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
     if accepted:
@@ -305,10 +306,10 @@ def layers(t: Context, model: nn.Module, images: Tensor) -> Outcome:
         agree(t.call(model, images, 1, layer=module), by_name, "Maps of a layer by its name and by its module", 0.0)
     else:
         # The module runs several times, so its name is ambiguous without the number of the call.
-        error = attempt(t, t.model(), images, 1, layer=path)
+        error = attempt(lambda: t.call(t.model(), images, 1, layer=path))
         if not isinstance(error, EXPECTED_ERRORS) or repr(name) not in str(error):
             raise Fail(f"layer={path!r} runs repeatedly, but did not raise an error that lists {name!r}.")
-    error = attempt(t, t.model(), images, 1, layer=f"{path}x")
+    error = attempt(lambda: t.call(t.model(), images, 1, layer=f"{path}x"))
     if not isinstance(error, EXPECTED_ERRORS) or repr(path) not in str(error):
         raise Fail(f"layer={path + 'x'!r} did not raise an error that suggests {path!r}.")
     how = "by name and by module" if path == name else "by the name of its call"

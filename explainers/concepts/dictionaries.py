@@ -88,15 +88,14 @@ class PrincipalComponents(Dictionary):
         return (cells - self.offset.to(cells)) @ self.directions.to(cells).T
 
 
-class Fit(ABC):
-    """A fit in `steps` steps, which can be stopped after each and continued from its `state`."""
+class Fit:
+    """A fit in `steps` steps, which can be stopped after each and continued from its `state`.
+
+    Each kind of fit has `step()`, which makes the next one, and the `directions` [k, K] and the `result()` so far.
+    """
 
     steps: int = 1
     done: int = 0
-
-    @abstractmethod
-    def step(self) -> None:
-        """Make one step."""
 
     def is_converged(self) -> bool:
         """Return whether further steps would not change the result."""
@@ -106,15 +105,6 @@ class Fit(ABC):
     def state(self) -> dict[str, Any]:
         """What the next step depends on."""
         return {}
-
-    @property
-    @abstractmethod
-    def directions(self) -> Tensor:
-        """The directions so far, [k, K]."""
-
-    @abstractmethod
-    def result(self) -> Dictionary:
-        """Return the dictionary so far."""
 
 
 class PcaFit(Fit):
@@ -133,17 +123,13 @@ class PcaFit(Fit):
             )
         self.cells, self.k = to_float64(cells), k
         self.mean = self.cells.mean(0)
-        self.vectors = self.cells.new_zeros(k, cells.shape[1])
+        self.directions = self.cells.new_zeros(k, cells.shape[1])
 
     def step(self) -> None:
         centered = self.cells - self.mean
         vectors = torch.linalg.eigh(centered.T @ centered).eigenvectors.T.flip(0)[: self.k]
         peaks = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-        self.vectors, self.done = vectors * peaks.sign(), 1
-
-    @property
-    def directions(self) -> Tensor:
-        return self.vectors
+        self.directions, self.done = vectors * peaks.sign(), 1
 
     def result(self) -> PrincipalComponents:
-        return PrincipalComponents(self.mean, self.vectors)
+        return PrincipalComponents(self.mean, self.directions)

@@ -13,24 +13,43 @@ from explainers.call.at_layer import SuffixBatch, activation_and_score, suffix_b
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.loop import Progress
-from explainers.call.run import open_run
-from explainers.concepts.dictionaries import Dictionary, Fit, PcaFit
-from explainers.concepts.features import collect
+from explainers.call.run import Run, open_run
+from explainers.call.scores import maps_of
+from explainers.concepts.dictionaries import Dictionary, PcaFit
 from explainers.concepts.nmf import NmfFit
 from explainers.concepts.resuming import check_resume, report_part
 from explainers.concepts.sae import SaeFit
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
+from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
 from explainers.options import LayerName, check_keywords, check_whole, whole_number
 from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
+Read = Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor]
+"""What is read of a number of copies of a layer's output that a function edits."""
 _NUMBERS = 2**26
 """Maximum number of values that a fit reads. Of more, random cells of each image are used."""
 _NMF_CELLS = 2**17
 """Maximum number of cells for "nmf", whose steps then take a fraction of a second."""
+
+
+def collect(
+    run: Run, layout: LayerLayout, images: Tensor, pick: Callable[[Tensor], Tensor] = lambda maps: maps
+) -> Tensor:
+    """Return the layer's features [N, K, h, w] of images, or what `pick` returns for each batch of them.
+
+    The images may be others than those of the run. They pass in batches, with progress, stop and budget.
+    """
+    parts: list[Tensor] = []
+
+    def work(rows: range) -> None:
+        parts.append(pick(maps_of(layout, run.forward.outputs(layout, images[rows.start : rows.stop].detach()))))
+
+    run.loop.run(len(images), run.loop.rows(), work, lambda: images.new_zeros(0))
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,13 +177,14 @@ class Concepts(Displayed):
         and `budget` are as in the methods; concepts that are not reached have an effect of 0.
         """
         factors = 1 - torch.eye(len(self))
-        scores, found = self._variants(images, target, factors, progress, budget)
+        scores, found = self._variants(images, target, factors, progress=progress, budget=budget)
         return (scores[:, None] - found).nan_to_num()
 
     def class_effects(self, images: Tensor, *, progress: Progress | None = None, budget: float | None = None) -> Tensor:
         """Return the mean effect of each concept on the score of each class, [k, classes], as `effects` does."""
         factors = torch.cat([torch.ones(1, len(self)), 1 - torch.eye(len(self))])
-        _, found = self._variants(images, None, factors, progress, budget, SuffixBatch.class_scores)
+        read = SuffixBatch.class_scores
+        _, found = self._variants(images, None, factors, read, progress=progress, budget=budget)
         return (found[:, :1] - found[:, 1:]).mean(0).nan_to_num()
 
     def predicted_effects(self, images: Tensor, target: TargetLike = None) -> Tensor:
@@ -194,7 +214,7 @@ class Concepts(Displayed):
         Source   Fel et al. 2023 (CRAFT), section 3.3, arXiv:2211.10154; Jansen 1999
         """
         designs = sobol_designs(samples, len(self), seed)
-        _, scores = self._variants(images, target, designs, progress, budget)
+        _, scores = self._variants(images, target, designs, progress=progress, budget=budget)
         reached = ~scores.isnan().any(0)
         return torch.stack([total_indices(row[reached].cpu(), len(self)).nan_to_num() for row in scores]).to(images)
 
@@ -210,20 +230,14 @@ class Concepts(Displayed):
         )
 
     def _variants(
-        self,
-        images: Tensor,
-        target: TargetLike,
-        factors: Tensor,
-        progress: Progress | None,
-        budget: float | None,
-        read: Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor] = SuffixBatch.values,
+        self, images: Tensor, target: TargetLike, factors: Tensor, read: Read = SuffixBatch.values, **cost: Any
     ) -> tuple[Tensor, Tensor]:
         """Return the scores [N] of images, and with concepts scaled by each row of factors [M, k], [N, M].
 
         `read` may return something else than the score for each variant. Rows that were not reached are NaN.
         """
         check_images(self.model, images)
-        with open_run(self.model, images, target, cost={"progress": progress, "budget": budget}) as run:
+        with open_run(self.model, images, target, cost=cost) as run:
             layout, _, scores = activation_and_score(run, self.layer)
             axis, branches = layout.channel_axis, suffix_batches(run, layout)
             parts: list[dict[int, Tensor]] = [{} for _ in branches]
@@ -362,7 +376,7 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
     check_resume(resume, Concepts, "find_concepts", settings)
 
 
-def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | None) -> Fit:
+def _fit_of(cells: Tensor, settings: dict[str, Any], state: dict[str, Any] | None) -> NmfFit | PcaFit | SaeFit:
     """Return the fit of cells [P, K], or one that continues from a state."""
     k, seed = settings["k"], settings["seed"]
     if settings["method"] == "pca":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from explainers.call.current import check_images
 from explainers.call.forward_wrapper import Forward, wrap_forward
 from explainers.call.run import activations_and_gradients_of, open_run
-from explainers.concepts.features import collect
+from explainers.concepts.factors import collect
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.dtypes import to_cpu_float64

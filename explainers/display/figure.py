@@ -25,12 +25,13 @@ from explainers.display.display import (
     has_pillow,
     image_address,
     packed_map,
+    png,
     script_json,
 )
 from explainers.errors import BadOption, kind_of, shorten
 from explainers.maps.arrays import one_for_each, pixels, to_pillow
 from explainers.maps.color_maps import BLUE, COLORS, RED, color_map
-from explainers.maps.overlays import LUMA, RULE, color_bar, overlay, view
+from explainers.maps.overlays import LUMA, RULE, bar_colors, color_bar, overlay, view
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -40,7 +41,7 @@ LARGEST = 384
 SIDE = 224
 """The longest side of a shown image is at least this number of pixels."""
 TERMS = {
-    "view": "View",
+    "mode": "View",
     "overlay": "Overlay",
     "photograph": "Image",
     "map": "Map",
@@ -93,10 +94,8 @@ class MapFigure:
         factor = max(1.0, SIDE / max(self.photo.size))
         photo = self.photo.resize((round(self.photo.width * factor), round(self.photo.height * factor)))
         how: dict[str, Any] = {"colors": self.colors, "limits": self.limits, "signed": self.signed}
-        drawing, shown = view(self.map, **how), overlay(photo, self.map, **how)
-        size = max(160, shown.width), 52 if len(self.quantity) > 12 else 40
-        about: dict[str, Any] = {"colors": drawing.colors, "fine": drawing.fine, "clipped": drawing.clipped}
-        bar = color_bar(drawing.low, drawing.high, unit=self.quantity, size=size, **about)
+        shown = overlay(photo, self.map, **how)
+        bar = color_bar(view(self.map, **how), self.quantity, max(160, shown.width))
         both = Image.new("RGB", (max(shown.width, bar.width), shown.height + bar.height), "white")
         both.paste(shown, (0, 0))
         both.paste(bar, (0, shown.height))
@@ -104,11 +103,14 @@ class MapFigure:
 
     @property
     def data(self) -> dict[str, object]:
-        """The map and its settings for the script."""
+        """The map, how it is drawn without limits, and the settings for the script."""
+        automatic = view(self.map, colors=self.colors, signed=self.signed)
+        scale = png(to_pillow(bar_colors(256, automatic.colors, automatic.fine)))
         return {
+            "scale": f"data:image/png;base64,{base64.b64encode(scale).decode('ascii')}",
             "map": packed_map(self.map),
             "image": image_address(self.photo),
-            "colors": self.colors or "auto",
+            "drawing": {name: value for name, value in vars(automatic).items() if name != "values"},
             "limits": self.limits,
             "signed": self.signed,
             "unit": self.quantity,

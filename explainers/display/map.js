@@ -121,32 +121,6 @@ return to;
 };
 return convolve(convolve(map.values, map.h, map.w, 1, map.w), map.w, map.h, map.w, 1);
 }
-function roughness({ values, w }) {
-const finite = values.filter((v) => Number.isFinite(v)),
-mean = finite.reduce((sum, v) => sum + v, 0) / finite.length,
-squares = finite.reduce((sum, v) => sum + (v - mean) ** 2, 0);
-if (!(squares > 0)) return 0;
-let steps = 0,
-rough = 0;
-const add = (step) => {
-if (Number.isFinite(step)) {
-steps += 1;
-rough += step * step;
-}
-};
-for (let i = 0; i < values.length; i++) {
-if ((i + 1) % w) add(values[i + 1] - values[i]);
-if (i + w < values.length) add(values[i + w] - values[i]);
-}
-return steps ? rough / steps / ((2 * squares) / finite.length) : 0;
-}
-function quantile(values, share) {
-const ordered = Float32Array.from(values).sort();
-const at = share * (ordered.length - 1),
-below = Math.floor(at),
-above = Math.min(below + 1, ordered.length - 1);
-return ordered[below] + (at - below) * (ordered[above] - ordered[below]);
-}
 function peak(map) {
 let best = 0,
 found = -Infinity;
@@ -195,38 +169,6 @@ return (tables[name] ||= bytes(COLOR_MAPS[name] || COLOR_MAPS.magma));
 }
 const FINEST = 4096;
 const WEIGHTS = Float32Array.from({ length: FINEST + 1 }, (_, i) => RULE.strength * (i / FINEST) ** RULE.curve);
-const sigmaOf = (values) => (values.some((v) => v < 0) ? RULE.signed_blur : RULE.blur);
-function view(map, { colors = "auto", limits = null, signed = true, smooth = true } = {}) {
-let values = Float32Array.from(map.values, (v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
-const { h, w } = map;
-const fine = values.length >= RULE.fine && roughness({ values, w }) > RULE.rough;
-if (fine && smooth) values = blur({ values, h, w }, sigmaOf(values) * Math.max(h, w));
-const finite = values.filter((v) => Number.isFinite(v)),
-lowest = finite.length ? finite.reduce((least, v) => Math.min(least, v)) : 0,
-highest = finite.length ? finite.reduce((most, v) => Math.max(most, v)) : 0;
-const name = colors === "auto" ? (lowest < 0 ? "signed" : "magma") : colors;
-const largest = Math.max(Math.abs(lowest), Math.abs(highest));
-const far = (fine && finite.length ? quantile(finite.map(Math.abs), RULE.full) : 0) || largest;
-let [low, high] =
-name === "signed" ? [-(far || 1), far || 1] : [Math.min(lowest, 0), Math.max(Math.min(highest, far), 0)];
-if (!(high > low)) high = low + 1;
-if (limits) [low, high] = limits;
-if (name === "signed") {
-high = Math.max(Math.abs(low), Math.abs(high));
-low = -high;
-}
-return {
-values,
-h,
-w,
-colors: name,
-low,
-high,
-fine,
-smooth,
-clipped: largest > Math.max(Math.abs(low), Math.abs(high)),
-};
-}
 function draw(pixels, width, height, rendering) {
 const values = enlarge(rendering, width, height, rendering.smooth);
 const sizes = blendColors(pixels, values, rendering),
@@ -308,27 +250,7 @@ pixels[p] = under + (255 - ground - under) * line;
 }
 }
 }
-function bar(pixels, rendering) {
-const steps = pixels.length / 4;
-const from = rendering.colors === "signed" ? -1 : 0;
-for (let p = 0; p < pixels.length; p++) pixels[p] = p % 4 === 3 ? 255 : 128;
-const values = Float32Array.from({ length: steps }, (_, i) => from + ((1 - from) * i) / (steps - 1));
-blendColors(pixels, values, { ...rendering, low: from, high: 1 });
-return pixels;
-}
-function drawBar(canvas, rendering) {
-paintPixels(canvas, canvas.width, 1, (pixels) => bar(pixels, rendering));
-}
-function paintPixels(canvas, width, height, fill) {
-[canvas.width, canvas.height] = [width, height];
-const context = canvas.getContext("2d"),
-pixels = context.createImageData(width, height);
-fill(pixels.data);
-context.putImageData(pixels, 0, 0);
-}
 const MAX_SIDE = 2560;
-const IMMEDIATE = 1024;
-const PAUSE = 150;
 const DEFAULT_SIDE = 512;
 const MIN_CELL = 5;
 class Layers {
@@ -366,27 +288,6 @@ height = Math.max(1, Math.round(width * this.ratio));
 if (this.canvas.width === width && this.canvas.height === height) return false;
 [this.canvas.width, this.canvas.height] = [width, height];
 return true;
-}
-paint(rendering) {
-this.rendering = rendering;
-this.layers = this.own;
-const whole = this.renderUpTo(IMMEDIATE, this.own);
-this.schedule(whole ? null : () => this.render(this.own, this.canvas.width, this.canvas.height, true));
-}
-renderUpTo(most, layers) {
-const { width, height } = this.canvas,
-share = Math.min(1, most / Math.max(width, height));
-this.render(layers, Math.max(1, Math.round(share * width)), Math.max(1, Math.round(share * height)), true);
-return share === 1;
-}
-schedule(action) {
-clearTimeout(this.timer);
-this.timer = action
-? setTimeout(() => {
-action();
-this.mix(...this.mixed);
-}, PAUSE)
-: 0;
 }
 render(layers, width, height, edges) {
 layers.size(width, height);
@@ -469,22 +370,23 @@ return [
 }
 const rounded = (value) => formatExact(Number(value.toPrecision(4)));
 class NotebookMap {
-constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+constructor(image, { map, drawing, scale, limits, signed, unit, label, terms }) {
 this.map = { ...map, values: floats(map) };
-this.colors = colors;
+const values = this.map.values.map((v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
+const shown = drawing.sigma ? blur({ ...this.map, values }, drawing.sigma) : values;
+this.drawing = { ...this.map, ...drawing, values: shown };
 this.limits = limits;
-this.signed = signed;
 this.unit = unit;
 this.terms = terms;
 this.cell = null;
 this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-this.surface = new Surface(this.canvas, () => this.paint());
+this.surface = new Surface(this.canvas, () => this.render());
 this.surface.image = image;
 this.makeControls();
-this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+this.scale = make("img", { class: "saliscope-scale", src: scale });
 this.ticks = make("div", { class: "saliscope-ticks" });
 this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
-this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+this.root = make("div", {}, this.tools, this.canvas, this.scale, this.ticks, this.read);
 this.listen();
 }
 makeControls() {
@@ -492,7 +394,7 @@ const { terms } = this;
 const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
 make("option", { value: mode, text: terms[mode] }),
 );
-this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+this.mode = make("select", { "aria-label": terms.mode, oninput: () => this.mix() }, ...modes);
 this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
 this.shareName = make("span", { text: terms.opacity });
 const limit = (name) =>
@@ -537,19 +439,22 @@ this.limits = limits;
 this.draw(typed);
 }
 draw(typed = false) {
-this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
-const { low, high } = this.rendering;
+let [low, high] = this.limits || [this.drawing.low, this.drawing.high];
+const far = Math.max(Math.abs(low), Math.abs(high));
+if (this.drawing.colors === "signed") [low, high] = [-far, far];
+this.rendering = { ...this.drawing, low, high, clipped: this.drawing.largest > far };
 if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
 this.widen();
-drawBar(this.bar, this.rendering);
 const ticks = endTicks(this.rendering);
 const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
-this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
 this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
-this.paint();
+this.render();
 }
-paint() {
-this.surface.paint(this.rendering);
+render() {
+const { surface, canvas } = this;
+surface.rendering = this.rendering;
+surface.render(surface.own, canvas.width, canvas.height, true);
 this.mix();
 }
 mix() {

@@ -39,7 +39,7 @@ class Evidence:
     that the target is a probability or its logarithm, `target` is the class index if the target is one;
     `promised_sum` the sum of the raw values that the method guarantees (completeness, conservation); `relu` the
     method's option of that name, None if it has none; `reads_class` says whether the map depends on the target;
-    `size` is the shorter side of the image, `sides` its rows and columns, `trained_size` the shorter side of the
+    `sides` are the rows and columns of the image, `trained_size` the shorter side of the
     images that the network was trained on; `correlation` the rank correlation with the map of the class
     `runner_up`; `find_earlier_layer` looks up the next earlier stage, for remedies; `broken_layer` the first layer
     whose output is not finite; `stability` the correlation of the maps of two halves of the samples.
@@ -59,7 +59,6 @@ class Evidence:
     promised_sum: float | None = None
     relu: bool | None = None
     reads_class: bool = True
-    size: int | None = None
     sides: tuple[int, int] | None = None
     trained_size: int | None = None
     correlation: float | None = None
@@ -274,8 +273,8 @@ def unlikely_target(evidence: Evidence) -> Finding | None:
 
 def unusual_size(evidence: Evidence) -> Finding | None:
     """Report an image whose size differs by more than a factor of two from the size used in training."""
-    given, trained = evidence.size, evidence.trained_size
-    if given is None or trained is None or 0.5 <= given / trained <= 2:
+    trained = evidence.trained_size
+    if evidence.sides is None or trained is None or 0.5 <= (given := min(evidence.sides)) / trained <= 2:
         return None
     return Finding(
         "unusual_size",

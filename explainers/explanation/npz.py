@@ -38,12 +38,10 @@ def from_npy(content: bytes) -> Tensor:
 
     Errors   ExplainerError if it is not a C-ordered array of plain numbers
     """
-    if content[:6] != b"\x93NUMPY" or len(content) < 12:
-        raise ExplainerError("The content is not a .npy file.")
-    long_header = content[6] >= 2
-    (length,) = struct.unpack("<I" if long_header else "<H", content[8 : 12 if long_header else 10])
-    start = (12 if long_header else 10) + length
-    header = ast.literal_eval(content[start - length : start].decode("latin1"))
+    if content[:8] != b"\x93NUMPY\x01\x00" or len(content) < 12:
+        raise ExplainerError("The content is not a .npy file of version 1.0.")
+    start = 10 + struct.unpack("<H", content[8:10])[0]
+    header = ast.literal_eval(content[10:start].decode("latin1"))
     if header["fortran_order"] or header["descr"] not in _TYPES:
         raise ExplainerError(f"Cannot read an array of type {header['descr']!r}. Save plain numbers in C order.")
     dtype, shape = _TYPES[header["descr"]], header["shape"]

@@ -24,7 +24,7 @@ from explainers.maps.arrays import one_for_each
 from explainers.maps.overlays import overlay, overlay_frames
 from explainers.maps.resize import resize
 from explainers.options import check_whole
-from explainers.placement import Placement, Placements, join_placements, spread_placements
+from explainers.placement import Placement, join_placements, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ class Explanation(Explained, Displayed):
         arrays = {"map": self.map, "raw": self.raw}
         if self.scores is not None:
             arrays["scores"] = self.scores
-        names = "method layer target statistics seconds score device done total options".split()
+        names = "method layer target statistics seconds score device done total options findings placement".split()
         about = {name: getattr(self, name) for name in names}
-        about["findings"] = [[asdict(finding) for finding in row] for row in self.findings]
-        about["placement"] = _plain_placement(self.placement)
         about["keywords"] = self.keywords if _is_plain(self.keywords) else None
 
         def plain(value: Any) -> Any:
+            if isinstance(value, (Finding, Placement)):
+                return asdict(value)
             return value.tolist() if isinstance(value, Tensor) else repr(value)
 
         save_npz(path, arrays, {"about": json.dumps(about, default=plain)})
@@ -163,12 +163,6 @@ class Explanation(Explained, Displayed):
             f"Explanation({self.method}{where}, target {target}, {n} map{'s' * (n > 1)} of "
             f"{'x'.join(map(str, cells))} in [{low:.3g}, {high:.3g}], {self.seconds:.2f} s{samples}{notes})"
         )
-
-
-def _plain_placement(placement: Placements) -> Any:
-    if placement is None or isinstance(placement, Placement):
-        return None if placement is None else asdict(placement)
-    return [_plain_placement(each) for each in placement]
 
 
 def _placement(stored: Any) -> Placement | None:
@@ -254,13 +248,16 @@ def join_images(parts: list[Explanation], given: Mapping[str, Any]) -> Explanati
     )
 
 
-def add_missing(
-    part: Explanation, images: Tensor, target: TargetLike, given: Mapping[str, Any], rows: Sequence[int]
-) -> Explanation:
+def add_missing(part: Any, images: Any, target: TargetLike, given: Mapping[str, Any], rows: Sequence[int]) -> Any:
     """Return the explanation of the images at `rows` as that of all images: the maps of the others are NaN.
 
     A finding says for each of the others why it was left out. `given` are the options of the call with all images.
+    Several inputs have a tuple of explanations, or that of a layer, which shows one of them.
     """
+    if isinstance(part, tuple):
+        return tuple(add_missing(own, each, target, given, rows) for own, each in zip(part, images, strict=True))
+    if isinstance(images, tuple):
+        images = scatter_rows(part.images, rows, len(images[0]))
     count = len(images)
 
     def spread(values: Sequence[Any], missing: Any) -> list[Any]:
@@ -287,20 +284,6 @@ def add_missing(
         images=images.detach(),
         placement=spread_placements(part.placement, rows, count),
     )
-
-
-def add_missing_inputs(
-    found: Explanation | tuple[Explanation, ...],
-    inputs: tuple[Tensor, ...],
-    target: TargetLike,
-    given: Mapping[str, Any],
-    rows: Sequence[int],
-) -> Explanation | tuple[Explanation, ...]:
-    """Return `add_missing` of the explanations of several inputs, or of that of a layer."""
-    if isinstance(found, tuple):
-        return tuple(add_missing(part, own, target, given, rows) for part, own in zip(found, inputs, strict=True))
-    assert found.images is not None, "explain keeps the images"
-    return add_missing(found, scatter_rows(found.images, rows, len(inputs[0])), target, given, rows)
 
 
 def _with_options(part: Explanation, given: Mapping[str, Any]) -> Explanation:

@@ -28,7 +28,7 @@ from explainers.derived_targets import Direction, LogProbability, Probability, T
 from explainers.dtypes import to_cpu_float64
 from explainers.errors import BadOption, shorten
 from explainers.explanation.diagnosis import Evidence, diagnose, statistics
-from explainers.explanation.result import Explanation, add_missing, add_missing_inputs, join_images
+from explainers.explanation.result import Explanation, add_missing, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
@@ -98,27 +98,27 @@ def explain(
     each: Callable[..., Any] = functools.partial(explain, chosen)
     call: dict[str, Any] = {"layer": layer, "reduce": reduce, "through": through, "forward": forward, "score": score}
     call |= {"compare": compare, "trained_size": trained_size, "compile": compile, **options}
+    some: tuple[Any, ...] | None = None
     is_batch = isinstance(given, Tensor) and given.ndim > 1 and len(given) > 1
-    if is_batch and forward is None and (rows := finite_images(model, images)) is not None:
-        kept, kept_target, own = select_rows(images, target, call, rows, stacked=chosen.name in STACKED)
-        return add_missing(each(model, kept, kept_target, **own), images, target, options, rows)
-    if several is not None and (some := finite_inputs(several, target, call, chosen.name)) is not None:
-        rows, kept_inputs, kept_target, own = some
-        part = each(model, kept_inputs, kept_target, **own)
-        return add_missing_inputs(part, several, target, options, rows)  # type: ignore[return-value]
+    if several is not None:
+        some = finite_inputs(several, target, call, chosen.name)
+    elif is_batch and forward is None and (finite := finite_images(model, images)) is not None:
+        some = finite, *select_rows(images, target, call, finite, stacked=chosen.name in STACKED)
+    if some is not None:
+        rows, kept, kept_target, own = some
+        return add_missing(each(model, kept, kept_target, **own), given, target, options, rows)
     if several is not None and not chosen.together:
         join = functools.partial(join_images, given=options)
         return explain_each_input(each, chosen.returns, model, several, target, call, join)  # type: ignore[return-value]
     if compile and "precision" not in chosen.parameters:
         raise BadOption(f"{chosen.name} scores no variants of the image, so compile=True has no effect. Omit it.")
-    options, score = _check(chosen, options, layer, reduce, score, trained_size)
+    options, score = _check(chosen, options, call)
     keywords = dict(options)
     if layer is not None:
         keywords["layer"] = layer
     if through is not None:
         keywords["through"] = through
     how = reduce or chosen.reduce
-    restricted = through is not None or isinstance(target, Through)  # if so, the map explains only part of the score
     if score is None and isinstance(target.target if isinstance(target, Through) else target, Similarity):
         score = "logit"  # an embedding has no probabilities
     inputs, passed = several or (images,), keywords
@@ -134,6 +134,8 @@ def explain(
         comparisons = _compare(found, chosen, model, images, passed, how) if comparable else [None] * len(found)
         view.graphs = None
         kind, context = _context(found, chosen, view, images)
+    if through is not None or isinstance(target, Through):  # the map explains only part of the score
+        found[0].record.promised_sums = None
     context["relu"] = options.get("relu", chosen.relu)
     context["trained_size"] = trained_size or _own_size(view.model)
     explanations = []
@@ -141,24 +143,17 @@ def explain(
         concept = _concept_of(through, target) if several is None else None
         if concept is not None and not bool(maps.raw.any()):
             _note_inactive(maps.record, model, images, concept)
-        each_image = _evidence(maps, chosen, of_input, comparison, restricted, context)
-        explanations.append(_explanation(maps, chosen, of_input, options, keywords, how, each_image, kind))
+        explanations.append(_explanation(maps, chosen, of_input, keywords, how, comparison, kind, context))
     return explanations[0] if several is None else tuple(explanations)  # type: ignore[return-value]
 
 
-def _check(
-    chosen: Method,
-    options: dict[str, Any],
-    layer: LayerName | None,
-    reduce: str | None,
-    score: str | None,
-    trained_size: int | None,
-) -> tuple[dict[str, Any], str | None]:
+def _check(chosen: Method, options: dict[str, Any], call: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return the options of the method and the score of the network, which may be given by the same keyword.
 
     Errors   BadOption
     """
-    if layer is not None and not chosen.takes_layer:
+    reduce, score, trained_size = call["reduce"], call["score"], call["trained_size"]
+    if call["layer"] is not None and not chosen.takes_layer:
         raise BadOption(f"{chosen.name} has no option 'layer', because it explains the input. Omit layer.")
     for name in options:
         if name not in chosen.parameters:
@@ -258,16 +253,26 @@ def _context(
     }
 
 
-def _evidence(
+def _explanation(
     found: _Maps,
     chosen: Method,
     images: Tensor,
+    keywords: dict[str, Any],
+    how: str,
     comparison: tuple[Tensor, Tensor] | None,
-    restricted: bool,
+    kind: ScoreKind | None,
     context: dict[str, Any],
-) -> list[Evidence]:
-    """Return what is known about the map of each image; `context` holds for all of them."""
-    record = found.record
+) -> Explanation:
+    """Return the explanation of the maps of one input; `context` is what is known about all images."""
+    record, resolved = found.record, {}
+    for name, option in chosen.options.items():
+        resolved[name] = keywords.get(name, option.default)
+    resolved |= record.options
+    if chosen.returns in ("pixels", "features"):
+        resolved["reduce"] = how
+    kept = dict(keywords)
+    for name in _OF_THE_CALL:
+        kept.pop(name, None)
     # Statistics and detectors read single numbers. Each would wait for an accelerator, so tensors move once.
     shown, raw = found.shown.detach().cpu(), found.raw.detach().cpu()
     signed = raw if found.signed is found.raw else shown
@@ -277,8 +282,9 @@ def _evidence(
     for values in (*known, record.promised_sums, record.stability):
         numbers.append([None] * len(images) if values is None else values.tolist())
     runners_up, correlations, target_scores, gradient_norms, promised_sums, stabilities = numbers
-    described = describe_target(record.target, len(images)) if record.target else None
-    found_evidence = []
+    target = describe_target(record.target, len(images)) if record.target else None
+    of_scores = [] if kind is None or kind.finding is None else [kind.finding]
+    all_statistics, findings = [], []
     for n in range(len(images)):
         is_broken = not bool(shown[n].isfinite().all())
         evidence = Evidence(
@@ -289,45 +295,19 @@ def _evidence(
             layer=record.layer,
             scores=None if scores is None else scores[n],
             probability_target=isinstance(record.target, (Probability, LogProbability)),
-            target=described[n] if isinstance(described, list) else None,
+            target=target[n] if isinstance(target, list) else None,
             target_score=target_scores[n],
             gradient_norm=gradient_norms[n],
-            promised_sum=None if restricted else promised_sums[n],
+            promised_sum=promised_sums[n],
             reads_class=chosen.reads_class,
-            size=min(images.shape[-2:]),
             sides=(images.shape[-2], images.shape[-1]),
             correlation=correlations[n],
             runner_up=runners_up[n],
             stability=stabilities[n],
             **(context if is_broken else {**context, "broken_layer": None}),
         )
-        found_evidence.append(evidence)
-    return found_evidence
-
-
-def _explanation(
-    found: _Maps,
-    chosen: Method,
-    images: Tensor,
-    options: dict[str, Any],
-    keywords: dict[str, Any],
-    how: str,
-    evidence: list[Evidence],
-    kind: ScoreKind | None,
-) -> Explanation:
-    record, resolved = found.record, {}
-    for name, option in chosen.options.items():
-        resolved[name] = options.get(name, option.default)
-    resolved |= record.options
-    if chosen.returns in ("pixels", "features"):
-        resolved["reduce"] = how
-    kept = dict(keywords)
-    for name in _OF_THE_CALL:
-        kept.pop(name, None)
-    of_scores = [] if kind is None or kind.finding is None else [kind.finding]
-    findings = []
-    for n, each in enumerate(evidence):
-        own = [] if chosen.returns == "channels" else diagnose(each)
+        all_statistics.append(statistics(evidence))
+        own = [] if chosen.returns == "channels" else diagnose(evidence)
         if record.findings:
             noted = _own_findings(record, n)
             if any(finding.code == "inactive_concept" for finding in noted):  # the cause of both
@@ -339,16 +319,16 @@ def _explanation(
     return Explanation(
         method=chosen.name,
         layer=record.layer,
-        target=describe_target(record.target, len(evidence)) if record.target else None,
+        target=target,
         options=resolved,
         map=found.shown,
         raw=found.raw,
         scores=record.scores,
         seconds=found.seconds,
         keywords=kept,
-        statistics=list(map(statistics, evidence)),
+        statistics=all_statistics,
         findings=findings,
-        score=evidence[0].score,
+        score=context["score"],
         device=str(found.raw.device),
         images=images.detach(),
         done=record.done if record.total else 1,

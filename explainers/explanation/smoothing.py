@@ -36,6 +36,9 @@ from explainers.registry import find
 from explainers.targets import TargetLike
 
 Explainer = Callable[..., Tensor]
+Inverse = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+Variant = tuple[Tensor, dict[str, Any], Inverse]
+"""Images to explain, their options, and the inverse transform of the map, which also returns a validity mask."""
 _SAMPLES = 10
 
 
@@ -124,6 +127,19 @@ def smooth(
     check_whole(1, samples=count)
     kind = Augment() if augment is True else augment or None
 
+    def variants(x: Tensor) -> Iterator[Variant]:
+        """Yield the variants; endless except for baselines."""
+        draws, ranges, flipped = PerImageGenerators(1, seed, x.device), extremes(x)[1], False
+        for baseline in baselines or ():
+            yield x.clone(), {"baseline": baseline}, lambda map: (map, None)
+        while sigma is not None:
+            noise = draws.normal_noise(0, 1, *x.shape[1:]).to(x)
+            yield x + sigma * ranges * noise, {}, lambda map: (map, None)
+        while kind is not None:
+            images, inverse = _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
+            yield images, {}, inverse
+            flipped = kind.flip and not flipped
+
     @torch.inference_mode(False)
     def smoothed(
         model: nn.Module,
@@ -149,10 +165,10 @@ def smooth(
                 with open_run(model, images) as run:
                     run.scoring.score_inputs()
                     target = run.scoring.target
-            variants = _variants(images, sigma, kind, baselines, PerImageGenerators(1, seed, images.device))
+            samples_of = variants(images)
 
             def work(chunk: range) -> None:
-                changed, own, inverse = next(variants)
+                changed, own, inverse = next(samples_of)
                 map = calls.call(model, changed, target, {**options, **own})
                 if map is None:
                     return
@@ -207,7 +223,8 @@ class _Samples:
     def best(self) -> Tensor:
         """Return the mean so far, reduced to one map as in `explain`."""
         mean = self.moments.mean()
-        return reduce_channels(mean, getattr(self.function, "reduce", "sum")) if mean.ndim == 4 else mean
+        how = self.function.reduce if isinstance(self.function, Method) else "sum"
+        return reduce_channels(mean, how) if mean.ndim == 4 else mean
 
 
 class _RunningMoments:
@@ -233,33 +250,6 @@ class _RunningMoments:
     def std(self) -> Tensor:
         """Return the unbiased standard deviation, 0 at positions where fewer than two maps count."""
         return (self._squares / (self._counts - 1).clamp(min=1)).sqrt()
-
-
-Inverse = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-
-
-Variant = tuple[Tensor, dict[str, Any], Inverse]
-"""Images to explain, their options, and the inverse transform of the map, which also returns a validity mask."""
-
-
-def _variants(
-    x: Tensor,
-    sigma: float | None,
-    kind: Augment | None,
-    baselines: Sequence[Baseline] | None,
-    draws: PerImageGenerators,
-) -> Iterator[Variant]:
-    """Yield the variants; endless except for baselines."""
-    for baseline in baselines or ():
-        yield x.clone(), {"baseline": baseline}, lambda map: (map, None)
-    ranges, flipped = extremes(x)[1], False
-    while kind is None and sigma is not None:
-        noise = draws.normal_noise(0, 1, *x.shape[1:]).to(x)
-        yield x + sigma * ranges * noise, {}, lambda map: (map, None)
-    while kind is not None:
-        images, inverse = _augment(x, _affine(kind, draws.uniform(0, 1, 4)[0].double(), x.shape[-2:]), flipped)
-        yield images, {}, inverse
-        flipped = kind.flip and not flipped
 
 
 def _affine(kind: Augment, u: Tensor, size: torch.Size) -> Tensor | None:

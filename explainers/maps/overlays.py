@@ -66,8 +66,8 @@ saturation and brightness that the image keeps; `strength` and `curve` are the f
 halo; `full` is the quantile at which colors saturate; `blur` is σ relative to a fine map's longer side,
 and `signed_blur` that of a fine map with both signs, whose neighboring pixels would otherwise show as speckle.
 """
-UNIT_BELOW = 44
-"""Height of a color bar in pixels from which a long unit has a line below the numbers."""
+LEFT, STRIP, INK = 8, 16, (27, 27, 31)
+"""The margin of a color bar and the height of its colors, in pixels, and the color of its labels."""
 LUMA = (0.2126, 0.7152, 0.0722)
 """Luma coefficients of red, green and blue (ITU-R BT.709)."""
 
@@ -76,8 +76,8 @@ LUMA = (0.2126, 0.7152, 0.0722)
 class View:
     """A map with its drawing settings: `values` [h, w], drawn in `colors` from `low` to `high`.
 
-    `fine` selects how the image below is muted, `smooth` whether cells are interpolated; `clipped` says whether values
-    exceed the limits.
+    `fine` selects how the image below is muted, `smooth` whether cells are interpolated; `largest` is the largest
+    magnitude, and `sigma` says how far the values are blurred, in cells.
     """
 
     values: Tensor
@@ -86,7 +86,13 @@ class View:
     high: float
     fine: bool
     smooth: bool
-    clipped: bool
+    largest: float
+    sigma: float
+
+    @property
+    def clipped(self) -> bool:
+        """Whether values exceed the limits."""
+        return self.largest > max(abs(self.low), abs(self.high))
 
 
 def view(
@@ -114,9 +120,10 @@ def view(
     values = torch.where(map.isfinite(), map.detach(), torch.nan).to("cpu")
     values = (values if values.dtype == torch.float64 else values.float()) if signed else values.float().abs()
     fine = values.numel() >= RULE["fine"] and roughness(values) > RULE["rough"]
+    sigma = 0.0
     if fine and smooth:
-        sigma = RULE["signed_blur" if bool((values < 0).any()) else "blur"]
-        values = blur(values[None], sigma * max(values.shape))[0]
+        sigma = RULE["signed_blur" if bool((values < 0).any()) else "blur"] * max(values.shape)
+        values = blur(values[None], sigma)[0]
     finite = values[values.isfinite()].double()
     lowest, highest = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     name = ("signed" if lowest < 0 else "magma") if colors is None else colors
@@ -130,7 +137,7 @@ def view(
     if name == "signed":
         high = (far or 1.0) if limits is None else max(abs(low), abs(high))
         low = -high
-    return View(values, name, low, high, fine, smooth, largest > max(abs(low), abs(high)))
+    return View(values, name, low, high, fine, smooth, largest, sigma)
 
 
 def roughness(values: Tensor) -> float:
@@ -152,15 +159,6 @@ def _quantile(values: Tensor, share: float) -> float:
     below, fraction = int(position), position - int(position)
     above = min(below + 1, len(ordered) - 1)
     return float(ordered[below] + fraction * (ordered[above] - ordered[below]))
-
-
-def color_limits(values: Tensor, colors: str | None = None, *, signed: bool = True) -> tuple[str, float, float]:
-    """Return the colors and limits with which `overlay` draws a map, to reuse as `limits=` for other maps.
-
-    Returns  (colors, low, high), low < high, as `view` chooses them
-    """
-    chosen = view(values, colors=colors, signed=signed)
-    return chosen.colors, chosen.low, chosen.high
 
 
 @check_keywords
@@ -250,8 +248,8 @@ def overlay_frames(
         colors = "signed" if signed and bool((maps < 0).any()) else "magma"
     shown = [heat for heat in maps if bool((heat.nan_to_num(0, 0, 0) != 0).any())]  # maps of zeros have any limits
     if limits is None and shown:
-        own = [color_limits(heat, colors, signed=signed) for heat in shown]
-        limits = min(low for _, low, _ in own), max(high for _, _, high in own)
+        own = [view(heat, colors=colors, signed=signed) for heat in shown]
+        limits = min(each.low for each in own), max(each.high for each in own)
     drawing: dict[str, Any] = {"opacity": opacity, "colors": colors, "limits": limits}
     return [overlay(one, heat, **drawing, signed=signed, smooth=smooth) for one, heat in zip(frames, maps, strict=True)]
 
@@ -318,53 +316,26 @@ def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
     return line, RULE["halo"] * halo
 
 
-def color_bar(
-    low: float,
-    high: float,
-    *,
-    colors: str | None = None,
-    unit: str = "",
-    size: tuple[int, int] = (320, 48),
-    dark: bool = False,
-    fine: bool = False,
-    clipped: bool = False,
-) -> Image.Image:
+def color_bar(drawing: View, unit: str, width: int) -> Image.Image:
     """Draw the colors as they appear over a muted gray, labeled with values.
 
-    Use `fine` for a map on the dark image and `clipped` if values exceed the limits, both as in `View`.
-
-    Returns  RGB image of `size` (width, height), black on white, or white on near-black with `dark`, labeled at both
-             ends and, if there is room, in the middle (zero on a signed map). A long unit has its own line in bars of
-             at least 44 pixels. Without `colors`, the sign of `low` selects them, as in `overlay`; "signed" is drawn
-             from -m to m.
-    Errors   BadOption for an unknown color map, unordered limits, or a size below 160 x 32, which is unreadable.
+    Returns  RGB image, black on white, labeled at both ends and, if there is room, in the middle (zero on a signed
+             map). Values that exceed the limits are marked. A long unit has its own line.
     """
     from PIL import Image, ImageDraw  # optional: the library requires only torch
 
-    low, high = _check_limits((low, high))
-    name = ("signed" if low < 0 else "magma") if colors is None else colors
-    color_map(name)
-    width, height = size
-    if width < 160 or height < 32:
-        raise BadOption(f"size={shorten(size)} is too small to read. Give at least (160, 32).")
-    if name == "signed":
-        high = max(abs(low), abs(high))
-        low = -high
-    paper, ink = ((27, 27, 31), (250, 250, 250)) if dark else ((255, 255, 255), (27, 27, 31))
-    image = Image.new("RGB", (width, height), paper)
-    left = 8
-    ends = f"{'<= ' * clipped}{low:.3g}" if name == "signed" else f"{low:.3g}", f"{'>= ' * clipped}{high:.3g}"
+    low, high, clipped = drawing.low, drawing.high, drawing.clipped
+    first = f"{'<= ' * (clipped and drawing.colors == 'signed')}{low:.3g}"
+    last = f"{'>= ' * clipped}{high:.3g}"
+    length, right = ImageDraw.Draw(Image.new("RGB", (1, 1))).textlength, width - LEFT
+    has_line = length(f"{first} {last} {unit}  ") > right - LEFT
+    image = Image.new("RGB", (width, 52 if has_line else 40), "white")
     draw = ImageDraw.Draw(image)
-    last = f"{ends[1]} {unit}".rstrip()
-    fits = draw.textlength(ends[0]) + draw.textlength(last) + draw.textlength("  ") <= width - 2 * left
-    has_line = height >= UNIT_BELOW and not fits
-    strip = height - 24 - 12 * has_line
-    bar = bar_colors(width - 2 * left, name, fine)
-    image.paste(to_pillow(bar.expand(strip, -1, -1)), (left, 4))
-    marks = [(ends[0], 0.0), (f"{(low + high) / 2:.3g}", 0.5), (ends[1] if has_line else last, 1.0)]
-    _draw_labels(draw, marks, (left, strip + 7, width - left), ink)
+    image.paste(to_pillow(bar_colors(right - LEFT, drawing.colors, drawing.fine).expand(STRIP, -1, -1)), (LEFT, 4))
+    end = last if has_line else f"{last} {unit}".rstrip()
+    _draw_labels(draw, [(first, 0.0), (f"{(low + high) / 2:.3g}", 0.5), (end, 1.0)], (LEFT, STRIP + 7, right))
     if has_line:
-        _draw_labels(draw, [("", 0.0), (unit, 1.0)], (left, strip + 19, width - left), ink)
+        _draw_labels(draw, [("", 0.0), (unit, 1.0)], (LEFT, STRIP + 19, right))
     return image
 
 
@@ -376,9 +347,7 @@ def bar_colors(steps: int, colors: str, fine: bool) -> Tensor:
     return (gray + (color - gray) * weight[..., None]).round().to(torch.uint8)
 
 
-def _draw_labels(
-    draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int], ink: tuple[int, int, int]
-) -> None:
+def _draw_labels(draw: ImageDraw.ImageDraw, marks: list[tuple[str, float]], box: tuple[int, int, int]) -> None:
     """Draw texts at their shares of the width; those between the ends only if they have room."""
     left, top, right = box
     first, last = marks[0][0], marks[-1][0]
@@ -388,7 +357,7 @@ def _draw_labels(
         length = draw.textlength(text)
         if share in (0, 1) or length + 2 * draw.textlength("  ") <= free:
             at = left + share * (right - left - length)
-            draw.text((round(max(start, at) if share else at), top), text, fill=ink)
+            draw.text((round(max(start, at) if share else at), top), text, fill=INK)
 
 
 def _check_limits(limits: tuple[float, float]) -> tuple[float, float]:

@@ -16,6 +16,7 @@ from torch.nn import functional
 from explainers.dtypes import float64_device, to_float64
 from explainers.errors import BadOption, check_type, shorten, wrong_type
 from explainers.options import check_keywords, whole_numbers
+from explainers.perturbation.baselines import blur_axis
 from explainers.placement import Placement, Placements, place
 
 MODES = ("bilinear", "cubic", "nearest", "area")
@@ -117,18 +118,10 @@ def blur(maps: Tensor, sigma: float) -> Tensor:
     """Apply a Gaussian blur with σ = `sigma` cells and replicated borders.
 
     Returns  `[N, h, w]`, float32 (float64 for float64 maps); the kernel ends at 3 σ.
-    Errors   BadOption for another shape, or if sigma is not positive.
     """
-    if maps.ndim != 3 or not sigma > 0:
-        raise BadOption(f"blur takes maps [N, h, w] and a positive sigma, not {tuple(maps.shape)}, {shorten(sigma)}.")
-    planes = _to_float(maps)[:, None]
-    radius = math.ceil(3 * sigma)
-    steps = torch.arange(-radius, radius + 1, dtype=planes.dtype, device=planes.device)
-    kernel = torch.exp(-(steps**2) / (2 * sigma**2))
-    kernel = kernel / kernel.sum()
-    wide = functional.pad(planes, (radius,) * 4, mode="replicate")
-    rows = functional.conv2d(wide, kernel[None, None, None])
-    return functional.conv2d(rows, kernel[None, None, :, None])[:, 0]
+    for axis in (2, 1):
+        maps = blur_axis(_to_float(maps), axis, sigma, math.ceil(3 * sigma))
+    return maps
 
 
 def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
@@ -136,18 +129,13 @@ def reduce_channels(pixels: Tensor, how: str = "sum") -> Tensor:
 
     Returns  `[N, H, W]`: "sum" keeps signs and the total, so completeness still holds; "abs_max" is the largest
              magnitude over the channels (Simonyan et al. 2013); "norm" is the Euclidean norm.
-    Errors   BadOption for another shape or reduction.
     """
-    if pixels.ndim not in (4, 5):
-        raise BadOption(f"reduce_channels takes values [N, C, H, W] or [N, C, T, H, W], not {tuple(pixels.shape)}.")
     if how == "sum":
         return pixels.sum(dim=1)
     if how == "abs_max":
         return pixels.abs().amax(dim=1)
-    if how == "norm":
-        norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
-        return norms
-    raise BadOption(f"Unknown reduction {shorten(how)}. Choose one of {', '.join(REDUCTIONS)}.")
+    norms: Tensor = torch.linalg.vector_norm(pixels, dim=1)
+    return norms
 
 
 def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
@@ -198,12 +186,8 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
     Returns  `[N]` float64 in [-1, 1], on the CPU if the device has no float64; a map of zeros is uniform gray. NaN if a
              map is not finite.
-    Errors   BadOption if the shapes differ or are not [N, h, w]
     Source   Wang et al. 2004, eq. 13, doi:10.1109/TIP.2003.819861
     """
-    if a.shape != b.shape or a.ndim != 3:
-        shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        raise BadOption(f"The maps have shapes {shapes}. Give two tensors of the same shape [N, h, w].")
     x, y = (_scale_to_unit(maps) for maps in (a, b))
     means = _window_means(torch.cat([x, y, x * x, y * y, x * y]))
     mean_x, mean_y, xx, yy, xy = means.split(len(x))

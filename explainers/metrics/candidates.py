@@ -20,7 +20,7 @@ from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.findings import pause_recording
-from explainers.maps.arrays import Arrays, as_tensor, check_dimensions
+from explainers.maps.arrays import Arrays, as_tensor
 from explainers.maps.resize import reduce_channels, resize
 from explainers.perturbation.control_maps import center_map, edge_map, random_map
 from explainers.placement import place
@@ -192,7 +192,6 @@ def check_maps(maps: Any, images: Tensor) -> None:
     elif isinstance(maps, str):
         _check_method(find(maps))
     elif isinstance(maps, Tensor):
-        check_dimensions(maps, images)
         check_dense_and_real(maps)
         check_shape_and_values(_reduce(maps, images), images)
     elif not callable(maps):

@@ -222,13 +222,11 @@ class Parts:
 
     def __init__(self, found: Measurement, names: Sequence[str], count: int, *, is_complete: bool) -> None:
         self.found, self.count, self.is_complete = found, count, is_complete
-        self.names = {name: [k for k, each in enumerate(names) if each == name] for name in ("", *CONTROLS)}
-        self.values = self._by_name(found.values)
-        self.curves = {} if found.curves is None else self._by_name(found.curves)
-
-    def _by_name(self, numbers: Tensor) -> dict[str, Tensor]:
-        candidates = numbers.unflatten(0, (-1, self.count))
-        return {name: candidates[indices] for name, indices in self.names.items() if indices}
+        rows = {name: [k for k, each in enumerate(names) if each == name] for name in ("", *CONTROLS)}
+        self.values, self.curves = (
+            {name: numbers.unflatten(0, (-1, count))[own] for name, own in rows.items() if own and numbers is not None}
+            for numbers in (found.values, found.curves)
+        )
 
     def find_reasons(self, stop_reason: str) -> list[str]:
         """Return why each value of the caller's maps is NaN or uses fewer samples than requested, [N]."""

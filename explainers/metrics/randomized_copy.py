@@ -15,7 +15,6 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from explainers.call.forward_wrapper import ForwardWrapper
 from explainers.call.view import EvalView
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import no_inner_hooks
@@ -40,7 +39,7 @@ class RandomizedCopy:
     EfficientNet-Lite0 the scores of different images were then equal to 1e-7, and a map of a network that ignores its
     input is meaningless. With variance 2 / fan-in the scores differ by a tenth of their magnitude.
 
-    Errors   UnsupportedModel for frozen graphs, quantized networks, scripted parts and functions `forward=`
+    Errors   UnsupportedModel for frozen graphs, quantized networks and scripted parts
     """
 
     def __init__(self, model: EvalView) -> None:
@@ -133,11 +132,6 @@ def _singular_vectors(weight: Tensor | None, dim: int, generator: torch.Generato
 def _check_supported(model: EvalView) -> None:
     if model.kind is not None:
         raise UnsupportedModel(no_inner_hooks(model.kind))
-    if isinstance(model.model, ForwardWrapper):
-        raise UnsupportedModel(
-            "Weights are randomized in a copy of the model, but forward= runs the original. Wrap model and function in "
-            "an nn.Module that takes only images."
-        )
     if model.quantized:
         raise UnsupportedModel(
             f"The network is quantized ({model.quantized}), and packed weights cannot be randomized. Use the "

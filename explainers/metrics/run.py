@@ -268,7 +268,7 @@ class Evaluator:
 
     def _evaluation(self, own: Candidate, parts: Mapping[str, Parts], start: float) -> Evaluation:
         controls = self._controls or parts
-        tested = {name: controls[name] for name in parts if controls[name].names["random"]}
+        tested = {name: controls[name] for name in parts if "random" in controls[name].values}
         curved = {name: part for name, part in tested.items() if part.curves}
         stop_reason = STOPPED if self._stopped else OVER
         target = self.trial.run.scoring.target

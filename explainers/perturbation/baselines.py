@@ -134,11 +134,14 @@ def _blur(images: Tensor, share: float = 1.0) -> Tensor:
     for axis in range(images.ndim - 1, 1, -1):
         side = min(images.shape[-2:]) if axis >= images.ndim - 2 else images.shape[axis]
         sigma = share * max(side / 16, 0.5)
-        radius = min(int(3 * sigma + 0.5), side)
-        offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
-        kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
-        kernel = (kernel / kernel.sum()).to(images).view(1, 1, -1)
-        lines = images.movedim(axis, -1)
-        padded = F.pad(lines.flatten(0, -2)[:, None], (radius, radius), mode="replicate")
-        images = F.conv1d(padded, kernel).view(lines.shape).movedim(-1, axis)
+        images = blur_axis(images, axis, sigma, min(int(3 * sigma + 0.5), side))
     return images.contiguous()
+
+
+def blur_axis(values: Tensor, axis: int, sigma: float, radius: int) -> Tensor:
+    """Apply a Gaussian blur along an axis, with replicated borders and a kernel that ends at `radius`."""
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
+    lines = values.movedim(axis, -1)
+    padded = F.pad(lines.flatten(0, -2)[:, None], (radius, radius), mode="replicate")
+    return F.conv1d(padded, (kernel / kernel.sum()).to(values)[None, None]).view(lines.shape).movedim(-1, axis)

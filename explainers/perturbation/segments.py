@@ -26,7 +26,7 @@ Masks = Tensor | int | tuple[int, ...] | str
 
 PARTS = ("superpixels", "grid")
 _CELLS = 7
-_COUNT = 50
+_COMPACTNESS = 0.2
 _ROUNDS = 10
 _OFFSET = 4
 """Largest magnitude of a pixel, relative to the range, at which rounding is below 1% of the range."""
@@ -53,25 +53,19 @@ def grid(*sizes: int) -> Tensor:
     return labels
 
 
-def superpixels(images: Tensor, count: int = _COUNT, compactness: float = 0.2) -> Tensor:
+def superpixels(images: Tensor, count: int = 50) -> Tensor:
     """Segment images by SLIC into about `count` connected regions of similar color and about equal size.
 
-    Color distances are relative to the image's range, spatial distances to the side of a region, times `compactness`.
+    Color distances are relative to the image's range, spatial distances to the side of a region, times
+    `_COMPACTNESS`.
     The function therefore accepts any number of channels and any normalization. Each image is segmented separately.
 
     Returns  LongTensor (n, height, width); labels 0 to k - 1 without gaps, in reading order
-    Errors   BadOption for a count or compactness that is not positive
     Source   Achanta et al. 2012, algorithm 1, doi:10.1109/TPAMI.2012.120; centers start as the means of grid cells
     """
-    if not (isinstance(count, int) and count >= 1 and compactness > 0):
-        raise BadOption(
-            f"Invalid count={shorten(count)} or compactness={shorten(compactness)}. Give a count of at least 1 and a "
-            "positive "
-            "compactness."
-        )
     # On the CPU, because the order of float sums varies on accelerators, which changes the regions.
     pixels = to_cpu_float64(images.detach())
-    return torch.stack([_slic(_rounded(image), count, compactness) for image in pixels]).to(images.device)
+    return torch.stack([_slic(_rounded(image), count) for image in pixels]).to(images.device)
 
 
 def _rounded(image: Tensor) -> Tensor:
@@ -83,7 +77,7 @@ def _rounded(image: Tensor) -> Tensor:
     return image if faint else image.bfloat16().double()
 
 
-def _slic(image: Tensor, count: int, compactness: float) -> Tensor:
+def _slic(image: Tensor, count: int) -> Tensor:
     channels, height, width = image.shape
     rows = min(height, max(1, round(math.sqrt(count * height / width))))
     columns = min(width, max(1, round(count / rows)))
@@ -91,7 +85,7 @@ def _slic(image: Tensor, count: int, compactness: float) -> Tensor:
     colors = (image - image.min()) / span if span > 0 else torch.zeros_like(image)
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     side = math.sqrt(height * width / (rows * columns))
-    positions = torch.stack([y, x]).double() * (compactness / side)
+    positions = torch.stack([y, x]).double() * (_COMPACTNESS / side)
     points = torch.cat([colors / math.sqrt(channels), positions]).flatten(1).T
     labels = _clusters(points, grid(height, width, rows, columns).flatten(), rows, columns).view(height, width)
     return _merge_small(connected_components(labels), height * width / (rows * columns) / 4)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,15 +120,9 @@ LINES = 8
 """Lines in a chart, each in another color."""
 
 
-class _Waiting(NamedTuple):
-    """A row without its statistics, the number of the layer's call, and the moments.
-
-    The moments are (1, 5), or (2, 5) if hooks changed the gradient, with the unedited gradient in the second row.
-    """
-
-    row: Row
-    call: int | None
-    moments: Tensor
+# A row without its statistics, the number of the layer's call, and the moments: (1, 5), or (2, 5) if hooks changed the
+# gradient, with the unedited gradient in the second row.
+_Waiting = tuple[Row, int | None, Tensor]
 
 
 @dataclass(repr=False)
@@ -295,15 +289,15 @@ class GradientLog(Displayed):
             pair = [each.detach() if each.layout is torch.strided else each.detach().to_dense() for each in pair]
             bins = _histogram(pair[0], histograms) if histograms else (None, None)
             row = Row(self.current, name, kind, gradient.numel(), {}, *bins)
-            self._waiting.append(_Waiting(row, call, torch.stack([moments(each, self.statistics) for each in pair])))
+            self._waiting.append((row, call, torch.stack([moments(each, self.statistics) for each in pair])))
 
     def _transfer(self) -> None:
         """Convert the waiting entries to rows, with one transfer per device."""
         waiting, self._waiting = self._waiting, []
         times = Counter((row.step, row.name) for row, call, _ in waiting if call is not None)
         transferred = {}
-        for device in {entry.moments.device for entry in waiting}:
-            own = [entry.moments for entry in waiting if entry.moments.device == device]
+        for device in {found.device for _, _, found in waiting}:
+            own = [found for _, _, found in waiting if found.device == device]
             transferred[device] = iter(torch.cat(own).tolist())
         for row, call, found in waiting:
             name = row.name

@@ -17,8 +17,9 @@ CONSTANTS = STATIC / "drawing" / "constants.js"
 SCRIPT = ROOT / "explainers" / "display" / "map.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n', re.M)
 NAME = re.compile(r"^(?:export )?(?:async )?(?:const|let|class|function) (\w+)", re.M)
-PARTS = re.compile(r"^(?=[^\s)}\]])|^(?=  (?:async )?\w+\(.*\) \{$)|(?<=^  }\n)", re.M)
-"""Where a statement of a module or a method of a class starts or ends; prettier formats all modules."""
+STATEMENTS = re.compile(r"^(?=[^\s)}\]])", re.M)
+METHODS = re.compile(r"^(?=  (?:async )?\w+\(.*\) \{$)|(?<=^  }\n)", re.M)
+"""Where a statement of a module starts, and where a method of a class starts or ends; prettier formats all modules."""
 REMOVABLE = re.compile(
     r"(?:export )?(?:async )?(?:const|let|function) (\w+)|  (?:async )?(?!constructor)(\w+)\(.*\) \{$", re.M
 )
@@ -33,7 +34,8 @@ def script() -> str:
     if twice:
         raise ValueError(f"Several modules define {', '.join(twice)}; rename them, because one script contains all.")
     head = "// Generated from saliscope/page: run `python -m tests.project.test_notebook_script`.\n"
-    parts = [part for text in modules.values() for part in PARTS.split(_without_comments(text))]
+    whole = [each for text in modules.values() for each in STATEMENTS.split(_without_comments(text))]
+    parts = [part for each in whole for part in (METHODS.split(each) if "class " in each[:13] else [each])]
     while unused := _unused(parts):
         parts = [part for part in parts if part not in unused]
     text = re.sub(r"^export |^[ \t]+|^\n", "", "".join(parts), flags=re.M)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Ref(NamedTuple):
+@dataclass(frozen=True)
+class Ref:
     """A value of the pass: a tensor, and how often it had been changed in place."""
 
     tensor: int
@@ -47,34 +48,27 @@ class Operation:
     @property
     def inputs(self) -> list[Ref]:
         """The tensors among the arguments, in order."""
-        leaves = pytree.tree_leaves((self.args, self.kwargs), is_leaf=_is_ref)
-        return [leaf for leaf in leaves if _is_ref(leaf)]
+        return [leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Ref)]
 
-    def run(self, replace: Callable[[Ref], Any]) -> Any:
+    def run(self, value_of: Callable[[Ref], Any]) -> Any:
         """Run the out-of-place version of the operation on other tensors, and return the output that was recorded."""
-        args, kwargs = pytree.tree_map(
-            lambda leaf: replace(leaf) if _is_ref(leaf) else leaf, (self.args, self.kwargs), is_leaf=_is_ref
-        )
-        result = self.out_of_place(*args, **kwargs)
+        args, kwargs = pytree.tree_map_only(Ref, value_of, (self.args, self.kwargs))
+        function = self.function
+        if function._schema.is_mutable:
+            function = getattr(getattr(torch.ops.aten, self.name), function._overloadname)
+        result = function(*args, **kwargs)
         return result[self.output] if isinstance(result, (tuple, list)) else result
-
-    @property
-    def out_of_place(self) -> Any:
-        """The function without changes of its arguments."""
-        if not self.function._schema.is_mutable:
-            return self.function
-        return getattr(getattr(torch.ops.aten, self.name), self.function._overloadname)
-
-
-def _is_ref(value: Any) -> bool:
-    return isinstance(value, Ref)
 
 
 class Recorder(TorchDispatchMode):
-    """Keep all tensors of the calling thread's pass, and the operation that computed each."""
+    """Keep all tensors of the calling thread's pass, and the operation that computed each.
 
-    def __init__(self) -> None:
+    `names` are the names of layers by the address of their weights.
+    """
+
+    def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
+        self.names = names
         self._versions: dict[int, list[Tensor]] = {}
         self._made: dict[Ref, Operation | None] = {}
         self._storages: dict[int, set[int]] = defaultdict(set)
@@ -98,8 +92,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = args, kwargs
-        read: Any = pytree.tree_map(lambda leaf: self.ref(leaf) if isinstance(leaf, Tensor) else leaf, given)
+        read: Any = pytree.tree_map_only(Tensor, self.ref, (args, kwargs))
         for tensor in self._changed(func, args, kwargs):
             self._keep_former(tensor)
         result = func(*args, **kwargs)
@@ -182,7 +175,7 @@ def _moved(recorder: Recorder, operation: Operation, positions: Tensor) -> tuple
 
     fixed = operation
     if operation.name == "constant_pad_nd":
-        fixed = Operation(operation.function, operation.args[:2], {}, operation.output, operation.number)
+        fixed = replace(operation, args=operation.args[:2], kwargs={})
     found = fixed.run(numbers).reshape(-1)[positions.clamp(min=0)].long()
     found = torch.where(positions == OUTSIDE, 0, found)
     for ref, start in reversed(starts.items()):
@@ -196,7 +189,6 @@ def _of_maximum(recorder: Recorder, operation: Operation, ref: Ref, positions: T
     """Return the positions of the maxima that a pooling selected."""
     plane = math.prod(recorder.value(ref).shape[-2:])
     whole = math.prod(recorder.value(operation.inputs[0]).shape[-2:])
-    args = [recorder.value(each) if isinstance(each, Ref) else each for each in operation.args]
-    indices = operation.out_of_place(*args)[1].reshape(-1).cpu()
+    indices = replace(operation, output=1).run(recorder.value).reshape(-1).cpu()
     found = indices[positions.clamp(min=0)] + positions.clamp(min=0) // plane * whole
     return torch.where(positions == OUTSIDE, OUTSIDE, found)

@@ -5,7 +5,6 @@ Sums are convolutions, matrix products and means; steps are norms, activation fu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,30 +57,28 @@ class WeightedSum:
         return [unravel(position, tuple(self.products.shape)) for position in order.tolist()]
 
 
-def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
+def _convolution(recorder: Recorder, operation: Operation, at: tuple[int, ...]) -> WeightedSum:
     source, weight, bias, stride, padding, dilation, transposed, _, groups = _arguments(operation, 9)
     x, w = recorder.value(source), recorder.value(weight)
+    name = recorder.names.get(w.data_ptr(), "")
     if transposed:
         raise UnsupportedOperation(
-            f"Layer {names.get(w.data_ptr(), '')!r} is a transposed convolution, whose products cannot be listed. "
+            f"Layer {name!r} is a transposed convolution, whose products cannot be listed. "
             "Choose a layer of another convolution."
         )
     image, out, cell = at[0], at[1], at[2:]
     count, sides = w.shape[1], w.shape[2:]
     first = out // (w.shape[0] // groups) * count
-    sizes = x.shape[2:]
     lines = [[cell[d] * stride[d] - padding[d] + k * dilation[d] for k in range(sides[d])] for d in range(len(sides))]
-    flat, inside = torch.zeros((), dtype=torch.long), torch.ones((), dtype=torch.bool)
-    for along, size in zip(map(torch.tensor, lines), sizes, strict=True):
-        flat = flat[..., None] * size + along
-        inside = inside[..., None] & (along >= 0) & (along < size)
-    channels = (image * x.shape[1] + first + torch.arange(count)).view(-1, *[1] * len(sides))
-    positions = torch.where(inside, channels * math.prod(sizes) + flat, OUTSIDE)
+    index = torch.meshgrid(*map(torch.tensor, lines), indexing="ij")
+    inside = torch.stack([(along >= 0) & (along < size) for along, size in zip(index, x.shape[2:], strict=True)]).all(0)
+    channels = torch.arange(first, first + count).view(-1, *[1] * len(sides))
+    positions = torch.where(inside, _flat((image, channels, *index), x.shape), OUTSIDE)
     inputs, moved = _read(recorder, source, positions)
     offset = _offsets(recorder, source, moved[0])
     last = lines if len(sides) == 2 else ([], [])
     rows, columns = (tuple(line + shift for line in each) for each, shift in zip(last, offset, strict=True))
-    name, added = names.get(w.data_ptr(), ""), 0.0 if bias is None else float(recorder.value(bias)[out])
+    added = 0.0 if bias is None else float(recorder.value(bias)[out])
     patch = range(first, first + count), rows, columns, recorder.made_by(moved[0]) is None
     weights = to_cpu_float64(w[out].detach())
     return WeightedSum("convolution", name, inputs, weights, added, moved[1] != OUTSIDE, *patch, (moved,))
@@ -96,7 +93,7 @@ def _offsets(recorder: Recorder, source: Ref, moved: Ref) -> tuple[int, int]:
     return (-pads[2] if len(pads) > 2 else 0), -pads[0]
 
 
-def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
+def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...]) -> WeightedSum:
     """Return a row of the first factor times a column of the second one, or a row of a linear layer's weights."""
     if any(operation.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")):
         raise UnsupportedOperation("A matrix product with factors alpha, beta cannot be listed. Choose another layer.")
@@ -113,7 +110,7 @@ def _matrix(recorder: Recorder, operation: Operation, at: tuple[int, ...], names
     if biases and biases[0] is not None:
         added = recorder.value(biases[0])
         bias = float(added.reshape(-1)[at[-1] % added.numel()] if added.ndim < 2 else added[at])
-    name = names.get(b.data_ptr(), "")
+    name = recorder.names.get(b.data_ptr(), "")
     kind, sources = ("linear", (first,)) if name or is_linear else ("product", (first, second))
     return WeightedSum(kind, name, inputs, weights, bias, first[1] != OUTSIDE, _sources=sources)
 
@@ -126,7 +123,7 @@ def _flat(index: Sequence[int | Tensor], shape: Sequence[int]) -> Tensor:
     return flat
 
 
-def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...], names: dict[int, str]) -> WeightedSum:
+def _mean(recorder: Recorder, operation: Operation, at: tuple[int, ...]) -> WeightedSum:
     """Return the inputs of a linear operation without parameters that have a weight, from its derivative."""
     source = operation.inputs[0]
     with torch.enable_grad():
@@ -191,10 +188,8 @@ Walk = tuple[float, WeightedSum | None, tuple[Step, ...]]
 """A value of the pass, the sum that it starts from (None: it comes from the image), and the steps after it."""
 
 
-def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> Walk:
+def walk(recorder: Recorder, ref: Ref, position: int) -> Walk:
     """Go back from a value, given by its flat position, to the next sum of products or to the image.
-
-    `names` are the names of layers by the address of their weights.
 
     Errors   UnsupportedOperation for an operation that is neither a sum nor a step, and a transposed convolution
     """
@@ -207,7 +202,7 @@ def walk(recorder: Recorder, ref: Ref, position: int, names: dict[int, str]) -> 
         if operation is None or position < 0:
             break
         if operation.name in _SUMS:
-            total = _SUMS[operation.name](recorder, operation, unravel(position, recorder.value(ref).shape), names)
+            total = _SUMS[operation.name](recorder, operation, unravel(position, recorder.value(ref).shape))
             break
         after = _value(recorder, ref, position)
         found, ref, position = _before(recorder, operation, ref, position)
@@ -317,20 +312,16 @@ def _binary(recorder: Recorder, operation: Operation, shape: torch.Size, positio
 
     followed = max(0, 1, key=order)
     own, other = given[followed], given[1 - followed]
-    added = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
-    sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
-    return _arithmetic(operation.name, sign, followed, added), own, position_in(own)
+    known = _value(recorder, other, position_in(other)) if isinstance(other, Ref) else float(other)
 
+    def apply(x: float) -> float:
+        return float(operation.run(lambda each: torch.tensor(x if each == own else known, dtype=torch.float64)))
 
-def _arithmetic(name: str, sign: float, followed: int, other: float) -> Found:
-    if name in ("add", "sub"):
-        if followed == 0:
-            return "add", {"added": sign * other}, lambda x: x + sign * other
-        if sign == 1:
-            return "add", {"added": other}, lambda x: x + other
-        return "add", {"added": other, "factor": sign}, lambda x: other + sign * x
-    if name == "mul":
-        return "scale", {"factor": other}, lambda x: x * other
-    if followed == 0:
-        return "scale", {"factor": 1 / other}, lambda x: x / other
-    return "scale", {"dividend": other}, lambda x: other / x
+    if operation.name in ("add", "sub"):
+        sign = float(operation.kwargs.get("alpha", 1)) * (-1 if operation.name == "sub" else 1)
+        numbers = {"added": known if followed else sign * known} | ({"factor": sign} if followed and sign != 1 else {})
+        return ("add", numbers, apply), own, position_in(own)
+    numbers = {"factor": known}
+    if operation.name == "div":
+        numbers = {"dividend": known} if followed else {"factor": 1 / known}
+    return ("scale", numbers, apply), own, position_in(own)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -114,16 +113,16 @@ def trace_value(
     with open_run(model, image) as run:
         layout = layer_layout(run.view, run.images, layer, spatial=False)
         # Fused attention runs in single operations, whose products can be listed.
-        with watch_attention(run.view.network, 1, leaves=False), _recording(run) as (recorder, names):
+        with watch_attention(run.view.network, 1, leaves=False), _recorder(run) as recorder:
             output = run.forward.outputs(layout, run.images)
         position, cell = _position(layout, output, channel, cell)
-        value, total, steps = walk(recorder, recorder.ref(output), position, names)
+        value, total, steps = walk(recorder, recorder.ref(output), position)
         if total is None:
             raise UnsupportedModel(
                 f"The values of layer {layout.name!r} are those of the image, so no products are computed. Choose a "
                 "layer after the first convolution."
             )
-        strongest = _path(recorder, total, path, names)
+        strongest = _path(recorder, total, path)
         return ValueTrace(layout.name, value, total, steps, strongest, channel, cell)
 
 
@@ -148,7 +147,7 @@ def trace_attention(
     """
     _check_one(model, image)
     with open_run(model, image) as run:
-        with watch_attention(run.view.network, 1, leaves=False) as seen, _recording(run) as (recorder, names):
+        with watch_attention(run.view.network, 1, leaves=False) as seen, _recorder(run) as recorder:
             run.forward(run.images.clone())
         inside = [each for each in seen.attentions if each.path == layer or each.path.startswith(f"{layer}.")]
         if not inside:
@@ -159,7 +158,7 @@ def trace_attention(
         for (name, number), count in zip({"head": head, "query": query, "key": key}.items(), rows.shape, strict=True):
             _check_number(name, number, count, layer)
         position = (head * rows.shape[1] + query) * rows.shape[2] + key
-        value, total, steps = walk(recorder, recorder.ref(weights), position, names)
+        value, total, steps = walk(recorder, recorder.ref(weights), position)
         if total is None:
             raise UnsupportedModel(f"The attention of {layer!r} is not computed from a product. Choose another layer.")
         return ValueTrace(inside[0].path, value, total, steps)
@@ -171,13 +170,10 @@ def _check_one(model: nn.Module, image: Tensor) -> None:
         raise BadImages(f"Give one image [1, C, H, W], not {len(image)}. For example images[:1].")
 
 
-@contextmanager
-def _recording(run: Run) -> Iterator[tuple[Recorder, dict[int, str]]]:
-    """Record the operations of the pass inside the block, with the names of layers by the address of their weights."""
+def _recorder(run: Run) -> Recorder:
+    """Return a recorder of the operations of a pass, which knows the layers by their weights."""
     named = run.view.network.named_parameters()
-    names = {each.data_ptr(): name.rpartition(".")[0] for name, each in named if each.ndim > 1}
-    with Recorder() as recorder:
-        yield recorder, names
+    return Recorder({each.data_ptr(): name.rpartition(".")[0] for name, each in named if each.ndim > 1})
 
 
 def _position(
@@ -205,7 +201,7 @@ def _check_number(name: str, value: int, count: int, layer: str) -> None:
         raise BadOption(f"{name}={shorten(value)} does not exist: layer {layer!r} has {name}s 0 to {count - 1}.")
 
 
-def _path(recorder: Recorder, total: WeightedSum | None, count: int, names: dict[int, str]) -> tuple[PathStep, ...]:
+def _path(recorder: Recorder, total: WeightedSum | None, count: int) -> tuple[PathStep, ...]:
     """Return the largest product of the sum, of the sum of its input, and so on."""
     found: list[PathStep] = []
     while total is not None and len(found) < count:
@@ -223,7 +219,7 @@ def _path(recorder: Recorder, total: WeightedSum | None, count: int, names: dict
         factors = float(total.inputs[index]), float(total.weights[index])
         found.append(PathStep(total.name, total.kind, index, channel, cell, *factors))
         try:
-            total = walk(recorder, source, position, names)[1]
+            total = walk(recorder, source, position)[1]
         except UnsupportedOperation:  # the path ends at an operation without products, such as a sort
             break
     return tuple(found)

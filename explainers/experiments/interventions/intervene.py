@@ -232,19 +232,15 @@ def _scores(output: Any, of_target: Tensor | None) -> Tensor:
 
 def _record(run: Run, layout: LayerLayout, images: Tensor) -> tuple[Tensor, Any]:
     """Return the output of a layer, at least float32, and that of the network, from one forward pass."""
-    leaves, counts = list[LayerLeaf](), list[int]()
-
-    def keep(output: Any) -> None:
-        leaves[-1].outputs.append(single_tensor(layout.name, output).clone())
+    leaves: list[tuple[LayerLeaf, int]] = []
 
     def edits(start: int, end: int) -> Edits:
-        leaves.append(LayerLeaf(layout))
-        counts.append(end - start)
-        return [(layout, keep)]
+        leaf = LayerLeaf(layout)
+        leaves.append((leaf, end - start))
+        return [(layout, lambda output: leaf.outputs.append(single_tensor(layout.name, output).clone()))]
 
     output = concatenate_outputs(run.forward.edited(images, edits))
-    found = [leaf.single_output(count) for leaf, count in zip(leaves, counts, strict=True)]
-    return at_least_float32(torch.cat(found)), output
+    return at_least_float32(torch.cat([leaf.single_output(count) for leaf, count in leaves])), output
 
 
 @check_keywords

@@ -1,6 +1,6 @@
 // A map in a notebook: opacity, color limits, a divider and the value at the pointer, without a server.
 import { cellAt, followCells } from "../drawing/cells.js";
-import { drawBar, view } from "../drawing/paint.js";
+import { blur } from "../drawing/field.js";
 import { Surface, loadImage } from "../drawing/surface.js";
 import { endTicks } from "../drawing/ticks.js";
 import { describeCell, floats, formatExact, make } from "../wire.js";
@@ -12,22 +12,23 @@ class NotebookMap {
    * @param {HTMLImageElement} image
    * @param {Record<string, any>} data see explainers/display/figure.py
    */
-  constructor(image, { map, colors, limits, signed, unit, label, terms }) {
+  constructor(image, { map, drawing, scale, limits, signed, unit, label, terms }) {
     this.map = { ...map, values: floats(map) };
-    this.colors = colors;
+    const values = this.map.values.map((v) => (Number.isFinite(v) ? (signed ? v : Math.abs(v)) : NaN));
+    const shown = drawing.sigma ? blur({ ...this.map, values }, drawing.sigma) : values;
+    this.drawing = { ...this.map, ...drawing, values: shown };
     this.limits = limits;
-    this.signed = signed;
     this.unit = unit;
     this.terms = terms;
     this.cell = null;
     this.canvas = make("canvas", { width: 448, height: 448, tabindex: 0, role: "img", "aria-label": label });
-    this.surface = new Surface(this.canvas, () => this.paint());
+    this.surface = new Surface(this.canvas, () => this.render());
     this.surface.image = image;
     this.makeControls();
-    this.bar = make("canvas", { class: "saliscope-bar", width: 256, height: 1, role: "img" });
+    this.scale = make("img", { class: "saliscope-scale", src: scale });
     this.ticks = make("div", { class: "saliscope-ticks" });
     this.read = make("output", { class: "saliscope-read", "aria-live": "polite" });
-    this.root = make("div", {}, this.tools, this.canvas, this.bar, this.ticks, this.read);
+    this.root = make("div", {}, this.tools, this.canvas, this.scale, this.ticks, this.read);
     this.listen();
   }
 
@@ -36,7 +37,7 @@ class NotebookMap {
     const modes = ["overlay", "photograph", "map", "swipe"].map((mode) =>
       make("option", { value: mode, text: terms[mode] }),
     );
-    this.mode = make("select", { "aria-label": terms.view, oninput: () => this.mix() }, ...modes);
+    this.mode = make("select", { "aria-label": terms.mode, oninput: () => this.mix() }, ...modes);
     this.share = make("input", { type: "range", min: 0, max: 1, step: 0.01, value: 1, oninput: () => this.mix() });
     this.shareName = make("span", { text: terms.opacity });
     const limit = (name) =>
@@ -88,20 +89,23 @@ class NotebookMap {
 
   /** Draw the map and its color bar; `typed`: without changing the fields, in which somebody types. */
   draw(typed = false) {
-    this.rendering = view(this.map, { colors: this.colors, limits: this.limits, signed: this.signed });
-    const { low, high } = this.rendering;
+    let [low, high] = this.limits || [this.drawing.low, this.drawing.high];
+    const far = Math.max(Math.abs(low), Math.abs(high));
+    if (this.drawing.colors === "signed") [low, high] = [-far, far];
+    this.rendering = { ...this.drawing, low, high, clipped: this.drawing.largest > far };
     if (!typed) [this.low.value, this.high.value] = [low, high].map(rounded);
     this.widen();
-    drawBar(this.bar, this.rendering);
     const ticks = endTicks(this.rendering);
     const [first, last] = [ticks[0].text, `${ticks[1].text} ${this.unit}`];
-    this.bar.setAttribute("aria-label", `${first} ${this.terms.to} ${last}`);
+    this.scale.setAttribute("alt", `${first} ${this.terms.to} ${last}`);
     this.ticks.replaceChildren(make("span", { text: first }), make("span", { text: last }));
-    this.paint();
+    this.render();
   }
 
-  paint() {
-    this.surface.paint(this.rendering);
+  render() {
+    const { surface, canvas } = this;
+    surface.rendering = this.rendering;
+    surface.render(surface.own, canvas.width, canvas.height, true);
     this.mix();
   }
 

@@ -76,8 +76,8 @@ def test_arrays_of_numpy_are_read_or_refused():
         np.lib.format.write_array(file := io.BytesIO(), array, version)
         return file.getvalue()
 
-    assert from_npy(written(values)).tolist() == from_npy(written(values, (2, 0))).tolist() == values.tolist()
-    wrong = written(np.asfortranarray(values)), written(1j * values)
+    assert from_npy(written(values)).tolist() == values.tolist()
+    wrong = written(np.asfortranarray(values)), written(1j * values), written(values, (2, 0))
     for content in (b"", written(values)[:10], b"PNG" + bytes(20), *wrong):
         with pytest.raises(explainers.ExplainerError):
             from_npy(content)

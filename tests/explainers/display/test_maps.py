@@ -112,7 +112,7 @@ def test_the_unit_is_that_of_the_target_and_of_the_scores():
     ):
         (data,) = data_of(show(e, **options).html)
         assert unit_ in (None, data["unit"]) and (data["signed"] == signed or unit_ in ("activation", "probability"))
-        assert data["colors"] == options.get("colors", "auto")
+        assert options.get("colors") in (None, data["drawing"]["colors"])
 
 
 def test_text_of_labels_targets_and_findings_is_never_markup():

@@ -15,8 +15,8 @@ from explainers import BadImages, BadOption, BadTarget, LayerNotFound
 from explainers.concepts.names import name_units
 from explainers.explanation.smoothing import Augment, smooth
 from explainers.maps.color_maps import color_map
-from explainers.maps.overlays import color_bar, overlay
-from explainers.maps.resize import blur, rank_correlation, reduce_channels, resize, ssim
+from explainers.maps.overlays import overlay
+from explainers.maps.resize import rank_correlation, resize
 from explainers.placement import Placement
 from tests.explainers.contract.test_wrong_uses import INF, NAN, Counting, Row, check, zeros
 from tests.support.nets import Twice, plain, random_images, settle
@@ -218,12 +218,7 @@ DRAWN: list[Row] = [
     (lambda n, x: resize(ONE, (0, 4)), ValueError, "at least 1"),
     (lambda n, x: resize(ONE, (4, 4), "bicubic"), ValueError, "bilinear, cubic, nearest, area"),
     (lambda n, x: resize(ONE, (4, 4), placement=Placement(((1.0,), (2.0,)), (4, 4))), ValueError, "placement is of"),
-    (lambda n, x: blur(HEAT, 1), ValueError, r"\[N, h, w\]"),
-    (lambda n, x: blur(HEAT[None], 0), ValueError, r"\[N, h, w\]"),
-    (lambda n, x: reduce_channels(ONE[None], "mean"), ValueError, "sum, abs_max, norm"),
-    (lambda n, x: reduce_channels(ONE), ValueError, "N, C, H, W"),
     (lambda n, x: rank_correlation(ONE, HEAT[None]), ValueError, "same shape"),
-    (lambda n, x: ssim(ONE, HEAT[None]), ValueError, "same shape"),
     (lambda n, x: explainers.regions(ONE[0], (2, 2), threshold=0), ValueError, "threshold=0"),
     (lambda n, x: explainers.regions(ONE, (2, 2)), ValueError, r"map\[i\]"),
     (lambda n, x: explainers.regions(ONE[0] * NAN, (2, 2)), ValueError, "finite"),
@@ -234,7 +229,6 @@ DRAWN: list[Row] = [
     (lambda n, x: overlay(GRAY, HEAT, limits=(0, INF)), ValueError, "finite"),
     (lambda n, x: overlay(Image.new("F", (4, 4)), HEAT), ValueError, "8 bits"),
     (lambda n, x: color_map("virdis"), ValueError, "'viridis'"),
-    *((lambda n, x, s=s: color_bar(0, 1, size=s), ValueError, "too small to read") for s in ((159, 40), (160, 31))),  # type: ignore[misc]
     (lambda n, x: explainers.show(HEAT), TypeError, "Give the result of explain"),  # type: ignore[arg-type]
     (lambda n, x: explainers.show_channels(MAPS.expand(2, 3, 4, 4)), ValueError, r"\[K, h, w\]"),
     (lambda n, x: explainers.show_channels(MAPS, [3]), BadOption, "Unknown channel 3"),

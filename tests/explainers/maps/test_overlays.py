@@ -9,7 +9,7 @@ from torch import Tensor
 
 from explainers import Explanation
 from explainers.maps.color_maps import BLUE, RED, color_map
-from explainers.maps.overlays import bar_colors, color_bar, color_limits, overlay, roughness, view
+from explainers.maps.overlays import View, bar_colors, color_bar, overlay, roughness, view
 from tests.support.color_difference import lab, linear
 
 MAP = torch.rand(3, 3)
@@ -247,29 +247,39 @@ def test_every_8_bit_mode_and_float_dtype_is_accepted(mode):
         assert overlay(image, map.to(dtype), opacity=0.4).tobytes() == drawn.tobytes()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_color_bar_spans_the_table_and_shows_its_limits(dark):
-    """The strip's ends are the table's ends; the limits are below it, with the unit if one is given."""
-    bar = color_bar(0, 12.5, dark=dark)
+def color_limits(values: torch.Tensor, colors: str | None = None) -> tuple[str, float, float]:
+    chosen = view(values, colors=colors)
+    return chosen.colors, chosen.low, chosen.high
 
-    assert bar.size == (320, 48)
+
+def bar_of(low: float, high: float, unit: str = "", fine: bool = False, largest: float = 0.0) -> Image.Image:
+    colors = "signed" if low < 0 else "magma"
+    return color_bar(View(torch.zeros(1, 1), colors, low, high, fine, True, largest, 0.0), unit, 320)
+
+
+def test_color_bar_spans_the_table_and_shows_its_limits():
+    """The strip's ends are the table's ends; the limits are below it, with the unit if one is given."""
+    bar = bar_of(0, 12.5)
+
+    assert bar.size == (320, 40)
     assert bar.getpixel((8, 10)) == (102, 102, 102), "zero is the muted gray: 80% of 128"
     assert bar.getpixel((311, 10)) == blended((102.4,) * 3, [252, 253, 191], 1.0)
-    assert color_bar(0, 1, fine=True).getpixel((8, 10)) == (58, 58, 58), "45% of 128"
-    below = bar.crop((0, 30, 320, 48)).convert("L")
+    assert bar_of(0, 1, fine=True).getpixel((8, 10)) == (58, 58, 58), "45% of 128"
+    below = bar.crop((0, 22, 320, 40)).convert("L")
     marked = sorted({x for x in range(320) if len(set(below.crop((x, 0, x + 1, 18)).tobytes())) > 1})
     assert marked[0] <= 12 and 308 <= marked[-1] < 312, "the labels end where the strip ends"
     for low in (8, 130, 252):
         assert any(low <= x < low + 60 for x in marked), "three labels"
     assert not any(60 <= x < 130 or 190 <= x < 252 for x in marked)
-    assert color_bar(0, 12.5, dark=dark, unit="logits").tobytes() != bar.tobytes()
+    assert bar_of(0, 12.5, "logits").tobytes() != bar.tobytes()
+    assert bar_of(0, 12.5, "logit per unit of input " * 3).size == (320, 52), "a line of its own"
 
 
 def test_clipped_values_are_marked_at_the_ends_that_have_them():
     """The last value is 'or more', and in signed color bars the first is 'or less'."""
-    for low, is_marked in ((0, False), (-1, True)):
-        bar, clipped = (color_bar(low, 2, clipped=each) for each in (False, True))
-        for box, differs in (((0, 30, 60, 48), is_marked), ((252, 30, 320, 48), True)):
+    for low, is_marked in ((0, False), (-2, True)):
+        bar, clipped = (bar_of(low, 2, largest=each) for each in (2.0, 3.0))
+        for box, differs in (((0, 22, 60, 40), is_marked), ((252, 22, 320, 40), True)):
             assert (bar.crop(box).tobytes() != clipped.crop(box).tobytes()) == differs, (low, box)
 
 
