@@ -59,14 +59,8 @@ def trained(share: float, seed: int = 0, steps: int = 120) -> Model:
     made = labeled_images(150 if steps else 1, share, seed)
     images = torch.cat([PREPARATION.tensor(image) for *_, image in made])
     labels = torch.tensor([NAMES.index(name) for name, *_ in made])
-    network = nn.Sequential(
-        *_block(3, 16, 2),
-        *_block(16, 32, 2),
-        *_block(32, 32, 1),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
+    blocks = *_block(3, 16, 2), *_block(16, 32, 2), *_block(32, 32, 1)
+    network = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 3))
     optimizer = torch.optim.Adam(network.parameters())
     # With a rate that ends at 0, all classes are predicted after few steps.
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=max(steps, 1))
