@@ -43,7 +43,7 @@ types: $(VENV)/.test
 # A warning is an error: a dead link, a name without a docstring, a page that no menu lists.
 docs: $(VENV)/.docs chromium
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/project/site_checks.py tests/project/test_reference.py tests/project/test_docs_blocks.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --slow tests/project/site_checks.py tests/project/test_reference.py tests/project/test_docs_blocks.py
 
 smoke: $(VENV)/.test
 	timeout 240 $(BIN)/python -m benchmarks --smoke

@@ -101,11 +101,14 @@ class Context:
         """Return options for a signed map, because two maps that a ReLU set to zero always agree."""
         return {"relu": False} if "relu" in self.keywords else {}
 
+    @cached_property
     def reads_class(self) -> bool:
-        """Return whether the map depends on the target class."""
+        """Whether the map depends on the target class."""
         if getattr(self.function, "reads_class", True) is False:
             return False
-        return not torch.equal(self.fresh(0, **self.signed()), self.fresh(1, **self.signed()))
+        model = self.model()
+        first, second = (self.call(model, self.images(), target, **self.signed()) for target in (0, 1))
+        return not torch.equal(first, second)
 
 
 def distance_of(a: Tensor, b: Tensor) -> float:

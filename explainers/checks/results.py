@@ -54,7 +54,7 @@ def finite_and_detached(t: Context, model: nn.Module, images: Tensor) -> Outcome
 
 def _head(t: Context, model: nn.Module) -> nn.Linear:
     """Return the last linear layer, whose scores the checks of units change."""
-    if not t.reads_class():
+    if not t.reads_class:
         raise Skip("This method does not depend on the class.")
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not heads:
@@ -132,7 +132,7 @@ def batch_independence(t: Context, model: nn.Module, images: Tensor) -> Outcome:
 
 @check
 def equivalent_targets(t: Context, model: nn.Module, images: Tensor) -> Outcome:
-    if not t.reads_class():
+    if not t.reads_class:
         raise Skip("This method does not depend on the class.")
     signed = t.signed()
     expected = t.call(model, images, [1, 1, 1], **signed)

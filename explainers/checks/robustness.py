@@ -65,12 +65,12 @@ def float64(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "seed" in t.keywords:
         # Random numbers differ between precisions, so the maps may differ as much as those of two seeds.
         return None, "A float64 model returns float64."
-    return agree(t.fresh(1), double, "float32 and float64", 1e-2)
+    return agree(t.call(model, images, 1), double, "float32 and float64", 1e-2)
 
 
 @check
 def half_precision(t: Context, model: nn.Module, images: Tensor) -> Outcome:
-    worst = 0.0
+    expected, worst = t.call(model, images, 1), 0.0
     done: list[str] = []
     for dtype in (torch.bfloat16, torch.float16):
         try:
@@ -81,7 +81,7 @@ def half_precision(t: Context, model: nn.Module, images: Tensor) -> Outcome:
         if result.dtype != torch.float32 or not result.isfinite().all():
             wrong = int((~result.isfinite()).sum())
             raise Fail(f"{dtype} gives {result.dtype} maps with {wrong} non-finite values.")
-        worst = max(worst, distance_of(result, t.fresh(1)))
+        worst = max(worst, distance_of(result, expected))
         done.append(str(dtype).removeprefix("torch."))
     if not done:
         raise Skip("The model does not run in half precision on this machine.")
@@ -133,14 +133,14 @@ def seed(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     noise: dict[str, Any] = {"baseline": "noise"} if "baseline" in t.keywords else {}
     if "layer" in t.keywords:
         # At a layer followed only by linear layers, noise does not change the gradient.
-        noise["layer"] = list_layers(t.model(), t.images(), spatial=True)[0].name
-    first = t.fresh(1, seed=3, **noise)
+        noise["layer"] = list_layers(model, images, spatial=True)[0].name
+    first = t.call(model, images, 1, seed=3, **noise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        agree(t.fresh(1, seed=3, **noise), first, "Two calls with the same seed", 0.0)
-    alone = t.call(t.model(), t.images()[1:2], 1, seed=3, **noise)
+        agree(t.call(model, images, 1, seed=3, **noise), first, "Two calls with the same seed", 0.0)
+    alone = t.call(model, images[1:2], 1, seed=3, **noise)
     agree(alone, first[1:2], "Maps of an image alone and in a batch with the same seed")
-    other = distance_of(t.fresh(1, seed=4, **noise), first)
+    other = distance_of(t.call(model, images, 1, seed=4, **noise), first)
     if other == 0:
         raise Fail("Two different seeds give the same map.")
     return other, "relative distance with another seed; bit-identical with the same seed."
@@ -150,9 +150,9 @@ def seed(t: Context, model: nn.Module, images: Tensor) -> Outcome:
 def batch_size(t: Context, model: nn.Module, images: Tensor) -> Outcome:
     if "batch_size" not in t.keywords:
         raise Skip("The method has no option 'batch_size'.")
-    expected = t.fresh(1, batch_size=1)
-    agree(t.fresh(1, batch_size=1000), expected, "Maps with batch_size=1000 and batch_size=1")
-    return agree(t.fresh(1, batch_size=5), expected, "Maps with batch_size=5 and batch_size=1")
+    expected = t.call(model, images, 1, batch_size=1)
+    agree(t.call(model, images, 1, batch_size=1000), expected, "Maps with batch_size=1000 and batch_size=1")
+    return agree(t.call(model, images, 1, batch_size=5), expected, "Maps with batch_size=5 and batch_size=1")
 
 
 @check
@@ -269,23 +269,23 @@ def invalid_images_rejected(t: Context, model: nn.Module, images: Tensor) -> Out
         broken[name][:, 0, 2, 3] = value  # in every image; if others are finite, a method may explain those
     cases: dict[str, Any] = {"integers": images.long(), "bytes": images.byte(), **broken}
     cases |= {"no batch": images[0], "an empty batch": images[:0], "a NumPy array": images.numpy()}
-    return _check_rejected(t, {name: (wrong,) for name, wrong in cases.items()})
+    return _check_rejected(t, model, {name: (wrong,) for name, wrong in cases.items()})
 
 
 @check
 def invalid_targets_rejected(t: Context, model: nn.Module, images: Tensor) -> Outcome:
-    if not t.reads_class():
+    if not t.reads_class:
         raise Skip("This method does not depend on the class.")
     wrong: dict[str, Any] = {"class 10**6": 10**6, "class -1": -1, "-1 in a list": [0, -1, 1], "True": True}
     wrong |= {"2 for 3 images": [0, 1], "4 for 3 images": [0, 1, 1, 0], "text": "cat"}
     wrong |= {"a sum over images": lambda scores: scores.sum(), "scores of one image": lambda scores: scores[:1, 0]}
-    return _check_rejected(t, {name: (t.images(), target) for name, target in wrong.items()})
+    return _check_rejected(t, model, {name: (t.images(), target) for name, target in wrong.items()})
 
 
-def _check_rejected(t: Context, cases: dict[str, tuple[Any, ...]]) -> Outcome:
+def _check_rejected(t: Context, model: nn.Module, cases: dict[str, tuple[Any, ...]]) -> Outcome:
     accepted = []
     for name, arguments in cases.items():
-        error = attempt(functools.partial(t.call, t.model(), *arguments))
+        error = attempt(functools.partial(t.call, model, *arguments))
         if not isinstance(error, EXPECTED_ERRORS) or len(str(error)) < 15:
             accepted.append(f"{name} ({'accepted' if error is None else type(error).__name__})")
     if accepted:
@@ -306,10 +306,10 @@ def layers(t: Context, model: nn.Module, images: Tensor) -> Outcome:
         agree(t.call(model, images, 1, layer=module), by_name, "Maps of a layer by its name and by its module", 0.0)
     else:
         # The module runs several times, so its name is ambiguous without the number of the call.
-        error = attempt(lambda: t.call(t.model(), images, 1, layer=path))
+        error = attempt(lambda: t.call(model, images, 1, layer=path))
         if not isinstance(error, EXPECTED_ERRORS) or repr(name) not in str(error):
             raise Fail(f"layer={path!r} runs repeatedly, but did not raise an error that lists {name!r}.")
-    error = attempt(lambda: t.call(t.model(), images, 1, layer=f"{path}x"))
+    error = attempt(lambda: t.call(model, images, 1, layer=f"{path}x"))
     if not isinstance(error, EXPECTED_ERRORS) or repr(path) not in str(error):
         raise Fail(f"layer={path + 'x'!r} did not raise an error that suggests {path!r}.")
     how = "by name and by module" if path == name else "by the name of its call"

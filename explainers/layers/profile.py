@@ -90,10 +90,11 @@ def trace_layers(network: nn.Module, images: Tensor, network_of: Any) -> tuple[P
                 at.name, type(at.module).__name__, (), None, "", _network=network_of, _input=tuple(images.shape[1:])
             )
             tensor, node = only_tensor(output), None
-            if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
-                node, axes = flow.value(tensor) or (None, ())
-                lost = TRANSFORM if is_transformed(tensor) else why_lost(axes)
-                layer = _add_layout(layer, tuple(tensor.shape), axes, lost, images)
+            with torch._C.DisableTorchFunction():  # `decisions` need not see this
+                if tensor is not None and not tensor.is_complex():  # a pass to a complex layer raises an error
+                    node, axes = flow.value(tensor) or (None, ())
+                    lost = TRANSFORM if is_transformed(tensor) else why_lost(axes)
+                    layer = _add_layout(layer, tuple(tensor.shape), axes, lost, images)
             layers.append(layer)
             nodes.append(node)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,9 +104,14 @@ def _of_python() -> Iterator[_Source]:
         )
 
 
+_NO_GENERATORS = frozenset((bool, int, float, str, tuple, dict, OrderedDict, set, type(None)))
+
+
 def _of_modules(network: nn.Module) -> Iterator[_Source]:
     for path, module in network.named_modules():
         for name, value in vars(module).items():
+            if type(value) in _NO_GENERATORS:  # quicker than the tests below, for nearly all attributes
+                continue
             label = f"{path}.{name}"
             if isinstance(value, torch.Generator):
                 yield _torch_source(label, value)

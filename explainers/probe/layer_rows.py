@@ -77,7 +77,8 @@ class LayerRows:
         """Call `act` with the layer and the single tensor of each output in the block, and `start` before each pass."""
 
         def see(k: int, output: Any, name: str) -> None:
-            with _disable_current_modes():  # what watches the pass takes the comparison for a part of the network
+            # What watches the pass would take the comparison for a part of the network, and slow it down.
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
                 act(name, only_tensor(output))
 
         with ExitStack() as stack:
@@ -97,6 +98,8 @@ class LayerRows:
 
     def _is_same(self, values: Tensor, row: Tensor) -> bool:
         found = _sample(row)
+        if torch.equal(values, found):
+            return True
         floor = 1e-6 * len(values) ** 0.5
         both_finite = values.isfinite() & found.isfinite()
         distance = (values - found).where(both_finite, 0).norm()

@@ -7,7 +7,6 @@ block lists what an installation may not have: packages, folders that commands o
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import io
 import os
@@ -21,15 +20,14 @@ import pytest
 from PIL import Image
 
 import explainers
-import saliscope
 from saliscope.cli import commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES.remove(ROOT / "docs" / "recipes.md")  # test_recipes.py and others run its blocks
+SLOW = ("coming_from", "concepts", "data_sets", "experiments", "metrics")
+"""Pages with many passes of large networks: their blocks run with --slow, and by `make docs`."""
 BLOCK = re.compile(r"^(?:<!-- needs: (.*?) -->\n)?```python\n(?:# (\w+\.py)\n)?(.*?)^```$", re.M | re.S)
-SMALLER = ("metrics.md-2", "experiments.md", "concepts.md")
-"""Blocks for which the built-in network runs at half of its resolution: no number of theirs is in the text."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,10 @@ def run(block: Block, names: dict[str, Any]) -> str:
     return output.getvalue()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in SLOW)) for p in PAGES if blocks(p)],
+)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that fails is in the traceback."""
     monkeypatch.setenv("SALISCOPE_OFFLINE", "1")
@@ -93,11 +94,7 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
     for block in blocks(page):
         if block.missing:
             continue
-        with monkeypatch.context() as patch:
-            if block.name.startswith(SMALLER):
-                patch.setattr(saliscope, "load_model", functools.partial(saliscope.load_model, size=112))
-            printed = run(block, names)
-        check_result(block, printed)
+        check_result(block, run(block, names))
 
 
 def check_result(block: Block, printed: str) -> None:

@@ -32,6 +32,7 @@ MOST, MOST_OF_ALL = 300_000, 3_000_000
 """The largest size of one notebook, and of all together, in bytes."""
 SCRIPT = re.compile(r"<script\b.*?</script>", re.DOTALL)
 SMALLER = {
+    "2_which_method": {"metrics=[": "steps=4, metrics=[", "target=shepherd)": r"target=shepherd, order=\"logit\")"},
     "3_your_model": {"range(120)": "range(40)", "make_images(300)": "make_images(100)"},
     "5_data_sets": {r"\"alp\", \"brushes\", ": "", r"\"goldfish\", \"hopper\", \"macaw\", ": ""},
     "6_detection": {"range(16)": "range(10)"},

@@ -131,7 +131,8 @@ for name in others:
     del sys.modules[name]
 
 from saliscope.__main__ import main
-run = "explain source --out run --workers 0", "report run --out report.html", "evaluate run --steps 3"
+explain = "explain source --out run --workers 0 --model efficientnet_lite0?size=128"
+run = explain, "report run --out report.html", "evaluate run --steps 3"
 exits = []
 for line in "--version", *run, "models", "methods", "replay missing.zip":
     try:

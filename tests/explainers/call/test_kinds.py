@@ -14,7 +14,7 @@ from tests.support.traces import nothing_left
 
 FAMILIES = ("saliency", "integrated_gradients", "smooth_grad", "grad_cam", "ablation_cam", "rise", "lrp")
 """A method of each family: one gradient, a path, noise, a layer, changes at a layer, masks and rules."""
-ALL = [name for name, each in METHODS.items() if each.needs is None or each.needs(Conv()) is None]
+OTHERS = [name for name, each in METHODS.items() if name not in FAMILIES and not (each.needs and each.needs(Conv()))]
 DIFFERENT = ("experts", "sorted", "mean", "dropout", "buffer in place", "modified input", "squeezed scores")
 DIFFERENT = (*DIFFERENT, "scores in float64", "checkpoints", "reentrant checkpoints", "modified input, row by row")
 """Kinds that run in different ways."""
@@ -70,8 +70,8 @@ def test_maps_depend_neither_on_the_batch_nor_on_earlier_calls(kind: str) -> Non
         check(KINDS[kind], name)
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
 def test_all_methods_treat_each_kind_alike(name: str) -> None:
     for kind in DIFFERENT:
         check(KINDS[kind], name)

@@ -78,7 +78,7 @@ def results_that_differ(rank: int, kind: str) -> list[str]:
             for each in explainers.list_layers(model, images)
         ],
         "default": lambda model: explainers.default_layer(model, images),
-        "evaluate": lambda model: str(explainers.evaluate(model, images, maps=maps, target=1)),
+        "evaluate": lambda model: str(explainers.evaluate(model, images, maps=maps, target=1, steps=4)),
         "randomize": lambda model: str(explainers.randomization_test(model, images, "saliency", **test)),
     }
     differ = [name for name, call in calls.items() if not same(result(call, plain), result(call, net))]

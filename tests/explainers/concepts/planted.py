@@ -60,9 +60,9 @@ def planted_network() -> nn.Sequential:
             net.add_module(name, module)
     images, where = planted_images(1500, 1, grid=2, shown=3)
     labels = where.amax((2, 3))
-    optimizer = torch.optim.Adam(net.parameters(), lr=4e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=6e-3)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(9):
+    for _ in range(5):
         for rows in torch.randperm(len(images), generator=generator).split(50):
             optimizer.zero_grad()
             F.binary_cross_entropy_with_logits(net(images[rows]), labels[rows]).backward()

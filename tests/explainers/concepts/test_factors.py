@@ -23,9 +23,9 @@ def found_in(net: nn.Module, images: Tensor, method: str, k: int = 4, layer: str
     return find_concepts(net, images, layer, k, method, **FITS[method])
 
 
-@pytest.mark.parametrize(("method", "k", "options"), [("nmf", 10, {}), ("sae", 16, {"active": 1, "epochs": 40})])
+@pytest.mark.parametrize(("method", "k", "options"), [("nmf", 10, {}), ("sae", 16, {"active": 1, "epochs": 20})])
 def test_planted_parts_are_found(method, k, options):
-    images, where = planted_images(200, 2)
+    images, where = planted_images(100, 2)
     found = find_concepts(planted_network(), images, "features", k, method, **options)
     correlations = matches(found.maps(images), where).sort().values
     assert bool((correlations[1:] > 0.9).all()), f"{PARTS - 1} of {PARTS} parts"

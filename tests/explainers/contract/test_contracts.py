@@ -32,7 +32,7 @@ from tests.support.traces import Marker, graphs_alive, nothing_left, tensors_ali
 SAMPLE = {
     (method.family, method.long): name
     for name, method in reversed(METHODS.items())
-    if name != "deep_feature_factorization"  # it iterates
+    if name not in ("deep_feature_factorization", "deep_lift_shap", "smooth_grad_cam_pp")  # they take longest
 }.values()
 """One method of each family and kind; `--slow` checks all methods."""
 FEW = {"samples": 3, "steps": 3, "window": 8, "stride": 8}

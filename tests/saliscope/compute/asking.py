@@ -16,8 +16,8 @@ from saliscope.compute.request import Request
 from saliscope.images import examples
 
 MODEL = "efficientnet_lite0"
-SMALL = f"{MODEL}?size=64"
-"""The same network with a smaller input, for what takes long."""
+SMALL, MEDIUM = f"{MODEL}?size=64", f"{MODEL}?size=112"
+"""The same network with smaller inputs, for what takes long."""
 CAT, DOG, COFFEE, GOLDFISH = (str(examples.all_examples()[name].path) for name in ("cat", "dog", "coffee", "goldfish"))
 
 

@@ -30,7 +30,7 @@ from saliscope.errors import Refused
 from saliscope.page.channels import changing as change_view
 from saliscope.page.components.view import floats
 from saliscope.percentages import percent
-from tests.saliscope.compute.asking import CAT, COFFEE, DOG, GOLDFISH, SMALL, answered, inputs, last_steps, steps_of
+from tests.saliscope.compute.asking import CAT, COFFEE, DOG, GOLDFISH, MEDIUM, SMALL, inputs, last_steps, steps_of
 
 STROKE = "brush.5k.FFFFWWWW"
 
@@ -39,32 +39,32 @@ pytestmark = pytest.mark.usefixtures("loaded")
 
 def ask(edit: str = "", search: str = "", first: bool = False, **settings: Any) -> Any:
     """Return the last step of an answer, or the first one with predictions."""
-    request = Request(**{"image": DOG, **settings}, edit=edit, use_cache=True)
+    request = Request(**{"image": DOG, "model": MEDIUM, **settings}, edit=edit, use_cache=True)
     found = [step for step in steps_of(erase.answers, request, search) if isinstance(step, erase.Erased)]
     return found[0 if first else -1]
 
 
-def test_the_edited_map_is_the_map_of_the_edited_image(loaded: Any) -> None:
+def test_the_edited_map_is_the_map_of_the_edited_image() -> None:
     """Oracle: the fill on the input of the network, and the method on the result."""
-    images, second = (loaded.model.prepare(Image.open(path)) for path in (DOG, COFFEE))
+    (network, images), (_, second) = (inputs(path, MEDIUM) for path in (DOG, COFFEE))
     for fill, cover in (("mean", images.mean((2, 3), keepdim=True)), ("image", second)):
         found = ask(f"{STROKE}_fill.{fill}", second=COFFEE)
         edited = torch.where(found.mask, cover, images)
-        expected = explainers.explain("grad_cam", loaded.model.network, edited, found.before.target, layer="head")
+        expected = explainers.explain("grad_cam", network, edited, found.before.target, layer="head")
         assert 0.02 < found.mask.float().mean() < 0.2
         assert torch.equal(found.after.map, expected.map[0]) and not torch.equal(found.after.map, found.before.map)
         assert expected.scores is not None
         assert torch.allclose(found.after.probabilities, expected.scores[0].softmax(0))
         assert found.after.target == found.before.target, "the class of the question, even if another one is predicted"
-    again = Request(DOG, edit=found.edit, target=found.before.name, second=COFFEE)
-    assert found.before.map.equal(answered(Request(DOG)).map)
+    again = Request(DOG, MEDIUM, edit=found.edit, target=found.before.name, second=COFFEE)
+    assert found.before.map.equal(last_steps(Request(DOG, MEDIUM), stages=False)[Answer].map)
     assert found.after.map.equal(last_steps(again, erase.explain, stages=False)[Answer].map), "as a replay computes it"
 
 
-def test_the_whole_image_is_changed_as_the_network_receives_it(loaded: Any) -> None:
+def test_the_whole_image_is_changed_as_the_network_receives_it() -> None:
     """Oracle: the changes on the 8-bit crop in Pillow, normalized by hand."""
     found = ask("flip.x_rotate.90_jpeg.30")
-    images, preparation = loaded.model.prepare(Image.open(DOG)), loaded.model.preparation
+    images, preparation = inputs(DOG, MEDIUM)[1], model_cache.load(MEDIUM).model.preparation
     mean, std = (torch.tensor(values)[:, None, None] for values in (preparation.mean, preparation.std))
     pixels = ((images * std + mean) * 255).round().byte()[0].permute(1, 2, 0).numpy()
     image = Image.fromarray(pixels).transpose(Image.Transpose.FLIP_LEFT_RIGHT).transpose(Image.Transpose.ROTATE_90)
@@ -127,7 +127,7 @@ def test_listed_changes_are_those_of_both_top_five() -> None:
 
 def test_sentences_about_an_edit_name_the_class_and_the_probability_kept() -> None:
     """The large headline is the prediction after the edit; "the same" names the class that it means."""
-    kept = ask("top.200")
+    kept = ask("top.200", model="efficientnet_lite0")
     before, after = kept.before, kept.after
     first, second = messages.headline(before, after)
     names, (top, share) = before.settings.loaded.names, after.top[0]
@@ -135,7 +135,7 @@ def test_sentences_about_an_edit_name_the_class_and_the_probability_kept() -> No
     fraction = float(after.probabilities[before.target]) / float(before.probabilities[before.target])
     assert "94% before" in second and second.endswith(f"; {percent(fraction)} of its probability is kept.")
     assert messages.result(before, after).endswith("The prediction is still German shepherd.")
-    risen = ask("invert_fill.blur_brightness.5")
+    risen = ask("invert_fill.blur_brightness.5", model="efficientnet_lite0")
     assert "kept" not in messages.headline(risen.after, risen.before)[1], "nothing was lost"
 
 
@@ -221,25 +221,25 @@ def test_classes_and_maps_are_those_of_a_changed_network() -> None:
 
 def test_a_swap_and_its_positions() -> None:
     """Oracle: the library's activation patching; all channels of the last layer swapped are the other image."""
-    network, images = inputs()
-    _, other = inputs(GOLDFISH)
+    (network, images), (_, other) = (inputs(path, MEDIUM) for path in (CAT, GOLDFISH))
+    request = replace(REQUEST, model=MEDIUM)
     swap = {"kind": "swap", "second": {"example": "goldfish"}, "positions": True}
-    (whole,) = answers(swap | {"channels": "0-191", "positions": False})
+    (whole,) = answers(swap | {"channels": "0-191", "positions": False}, request)
     assert max(whole.classes, key=lambda each: each.after).name == "goldfish"
     top = int(network(images).argmax())
-    (every,) = answers(swap)
+    (every,) = answers(swap, request)
     expected = explainers.patch_effects(network, images, other, top, layer="stages.5", channels=NUMBERS)[0]
     torch.testing.assert_close(every.effects, expected)
-    assert every.shown_cell == divmod(int(expected.abs().argmax()), 7) == every.place.cell
-    (one,) = answers(swap | {"cell": [2, 5]})
-    options = {"channels": NUMBERS, "cells": [(2, 5)], "value": explainers.Swap(other)}
+    assert every.shown_cell == divmod(int(expected.abs().argmax()), 4) == every.place.cell
+    (one,) = answers(swap | {"cell": [2, 3]}, request)
+    options = {"channels": NUMBERS, "cells": [(2, 3)], "value": explainers.Swap(other)}
     result = explainers.intervene(network, images, "stages.5", **options)
     assert one.effects is None
     assert one.classes[0].after == pytest.approx(float(result.after.softmax(1)[0, top]), rel=1e-4)
-    assert "at row 3, column 6" in change_messages.title(one)
-    assert change_view.changed(every)["effects"]["title"] == "Change of the logit of tiger cat by position"
-    with pytest.raises(Refused, match="No cell at row 8"):
-        answers(swap | {"cell": [7, 0]})
+    assert "at row 3, column 4" in change_messages.title(one)
+    assert change_view.changed(every)["effects"]["title"] == "Change of the logit of Egyptian cat by position"
+    with pytest.raises(Refused, match="No cell at row 5"):
+        answers(swap | {"cell": [4, 0]}, request)
 
 
 def test_a_long_method_shows_the_classes_before_its_maps() -> None:
@@ -261,7 +261,7 @@ def test_two_users_at_once_do_not_affect_each_other() -> None:
     """One user changes all channels while another one explains, also without a queue: both get what they get alone."""
     network, images = inputs()
     work = [
-        lambda: answered(replace(REQUEST, use_cache=False)).map,
+        lambda: last_steps(replace(REQUEST, use_cache=False), stages=False)[Answer].map,
         lambda: answers({"kind": "zeros", "channels": "0-191"})[-1].maps.after,
         lambda: network(images),
     ]

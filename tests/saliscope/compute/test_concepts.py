@@ -19,7 +19,7 @@ from saliscope.errors import Refused
 from saliscope.images import examples
 from saliscope.page.concepts import concepts as view
 from saliscope.percentages import percent
-from tests.saliscope.compute.asking import CAT, DOG, SMALL, inputs, steps_of
+from tests.saliscope.compute.asking import CAT, DOG, MEDIUM, SMALL, inputs, steps_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -35,18 +35,18 @@ def found(request: Request, k: int = 4, files: tuple[str, ...] = ()) -> Measured
 def batch(loaded: Any) -> torch.Tensor:
     """Return the inputs of the dog and of all other examples."""
     others = [str(each.path) for each in examples.all_examples().values() if str(each.path) != DOG]
-    return torch.cat([inputs(path)[1] for path in (DOG, *others)])
+    return torch.cat([inputs(path, MEDIUM)[1] for path in (DOG, *others)])
 
 
 @pytest.fixture(scope="module")
 def expected(batch: torch.Tensor) -> explainers.Concepts:
     """Return the concepts of these images by the library."""
-    return explainers.find_concepts(inputs()[0], batch, "head", 4)
+    return explainers.find_concepts(inputs(DOG, MEDIUM)[0], batch, "head", 4)
 
 
 def test_maps_and_effects_are_those_of_the_library(batch: torch.Tensor, expected: explainers.Concepts) -> None:
     images = batch[:1]
-    step = found(Request(DOG, layer="head"))
+    step = found(Request(DOG, MEDIUM, layer="head"))
     assert step.found.concepts.images == len(examples.all_examples())
     assert step.found.concepts.error == pytest.approx(expected.error, rel=1e-3)
     assert torch.allclose(step.found.maps, expected.maps(images)[0], rtol=1e-3, atol=1e-3)
@@ -56,7 +56,7 @@ def test_maps_and_effects_are_those_of_the_library(batch: torch.Tensor, expected
     assert f"explain {share} of the variance of its features in 9 images" in sheet["summary"]
     assert [item["index"] for item in shown] == step.effects.argsort(descending=True).tolist()
 
-    other = found(Request(DOG, layer="head", target="malinois"))
+    other = found(Request(DOG, MEDIUM, layer="head", target="malinois"))
     label = step.settings.loaded.names.index("malinois")
     assert torch.equal(other.found.concepts.dictionary.directions, step.found.concepts.dictionary.directions)
     assert torch.allclose(other.effects, expected.effects(images, label)[0], rtol=1e-3, atol=1e-3)
@@ -65,8 +65,8 @@ def test_maps_and_effects_are_those_of_the_library(batch: torch.Tensor, expected
 
 def test_the_cuts_are_of_the_images_where_a_concept_is_strongest(batch: torch.Tensor) -> None:
     others = [each.alt for each in examples.all_examples().values() if str(each.path) != DOG]
-    step = found(Request(DOG, layer="head"))
-    peaks = replace(step.found.concepts, model=inputs()[0]).maps(batch).flatten(2).amax(2)
+    step = found(Request(DOG, MEDIUM, layer="head"))
+    peaks = replace(step.found.concepts, model=inputs(DOG, MEDIUM)[0]).maps(batch).flatten(2).amax(2)
     for index, cuts in enumerate(step.found.cuts):
         best = [("", *others)[k] for k in peaks[:, index].argsort(descending=True)[: len(cuts)].tolist()]
         assert [cut.name if cut.name in others else "" for cut in cuts] == best
@@ -93,9 +93,9 @@ def test_a_cut_is_around_the_strongest_cell() -> None:
 def test_a_scaled_concept_changes_prediction_and_map_as_in_the_library(
     factor: float, batch: torch.Tensor, expected: explainers.Concepts
 ) -> None:
-    network, images = inputs()[0], batch[:1]
+    network, images = inputs(DOG, MEDIUM)[0], batch[:1]
     index = int(expected.effects(images).argmax())
-    *_, step = steps_of(engine.scale, Request(DOG, layer="head"), Wanted(4), index, factor)
+    *_, step = steps_of(engine.scale, Request(DOG, MEDIUM, layer="head"), Wanted(4), index, factor)
     assert isinstance(step, BeforeAfter) and step.maps is not None
     result = explainers.intervene(network, images, "head", value=expected.scaling({index: factor}))
     names = step.settings.loaded.names
@@ -110,7 +110,7 @@ def test_a_scaled_concept_changes_prediction_and_map_as_in_the_library(
 
 
 def test_a_slow_method_is_replaced_by_a_quick_one() -> None:
-    request = Request(DOG, layer="head", method="smooth_grad", options={"samples": 1000})
+    request = Request(DOG, MEDIUM, layer="head", method="smooth_grad", options={"samples": 1000})
     *_, step = steps_of(engine.scale, request, Wanted(4), 0, 0.0)
     assert step.settings.method.name == "grad_cam" and step.maps is not None
 
@@ -154,4 +154,4 @@ def test_what_is_refused_says_why(blobs: str) -> None:
             engine.parse(data)
     for index, factor in ((4, 0.0), (-1, 0.0), (0, 2.1), (0, float("nan"))):
         with pytest.raises(Refused, match="not valid"):
-            steps_of(engine.scale, Request(DOG, layer="head"), Wanted(4), index, factor)
+            steps_of(engine.scale, Request(DOG, MEDIUM, layer="head"), Wanted(4), index, factor)

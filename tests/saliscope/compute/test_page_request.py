@@ -33,7 +33,7 @@ from saliscope.errors import Refused
 from saliscope.page.api import snippets
 from saliscope.page.components.view import SMALL_SIDE
 from saliscope.page.maps.maps import top_maps
-from tests.saliscope.compute.asking import CAT, DOG, MODEL, answered, inputs, last_steps, steps_of
+from tests.saliscope.compute.asking import CAT, DOG, MODEL, SMALL, answered, inputs, last_steps, steps_of
 from tests.support.catalog import isolate_catalog
 
 SETTINGS = {"model": MODEL, "layer": "stages.4", "target": "goldfish", "method": "layer_cam"}
@@ -177,7 +177,7 @@ def test_the_key_depends_on_everything_that_changes_the_result(tmp_path: Path) -
 def long(new_dog: str) -> Request:
     """A request by a long method."""
     options = {"samples": 6, "batch_size": 2}
-    return Request(new_dog, MODEL, method="smooth_grad", options=options, use_cache=True)
+    return Request(new_dog, SMALL, method="smooth_grad", options=options, use_cache=True)
 
 
 def test_the_status_of_a_long_method_says_when_it_ends() -> None:

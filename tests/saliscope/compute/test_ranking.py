@@ -27,7 +27,7 @@ from saliscope.compute.request import Request
 from saliscope.errors import Refused
 from saliscope.page.events import HANDLERS, Ask
 from saliscope.page.ranking import parts, ranking, view
-from tests.saliscope.compute.asking import DOG, MODEL, text_of
+from tests.saliscope.compute.asking import DOG, MEDIUM, inputs, text_of
 
 pytestmark = pytest.mark.usefixtures("loaded")
 
@@ -161,7 +161,7 @@ def test_options_of_a_script_are_checked() -> None:
 def test_the_ranking_of_an_image_equals_the_library_and_stops_at_once(loaded: Any) -> None:
     """Oracle: the results of the library for the row; Stop ends the work within a second."""
     with runs.start(None, 30.0) as run:
-        steps = ranking_engine.rank(Request(DOG, model=MODEL), RankingOptions(60.0, all_stages=False), run)
+        steps = ranking_engine.rank(Request(DOG, model=MEDIUM), RankingOptions(60.0, all_stages=False), run)
         for step in steps:
             if isinstance(step, Ranking) and step.result and len(step.result.rows) >= 6:
                 break
@@ -172,12 +172,11 @@ def test_the_ranking_of_an_image_equals_the_library_and_stops_at_once(loaded: An
     assert last.target == "German shepherd" and last.left is None and last.result.total > len(last.result.rows)
     row = next(row for row in last.result.rows if row.method == "grad_cam")
     assert row.layer == loaded.default
-    images = loaded.model.prepare(Image.open(DOG).convert("RGB"))
-    own = explainers.evaluate(loaded.model.network, images, "grad_cam", target=[235], steps=row.steps)
+    own = explainers.evaluate(*inputs(DOG, MEDIUM), "grad_cam", target=[235], steps=row.steps)
     assert row.evaluation.values["insertion"] == pytest.approx(own.values["insertion"], abs=0.02)
 
     with runs.start(None, 60.0) as run, pytest.raises(Refused, match="Increase Seconds"):
-        [*ranking_engine.rank(Request(DOG, model=MODEL), RankingOptions(0.01, all_stages=False), run)]
+        [*ranking_engine.rank(Request(DOG, model=MEDIUM), RankingOptions(0.01, all_stages=False), run)]
 
 
 def test_waiting_and_stopping_have_messages() -> None:

@@ -22,7 +22,7 @@ from saliscope.compute.trust import engine, messages
 from saliscope.compute.trust.answers import CheckedMap, CheckProgress, ClassSimilarity
 from saliscope.errors import Refused
 from saliscope.page.trust import trust as view
-from tests.saliscope.compute.asking import MODEL, SMALL, answered, steps_of
+from tests.saliscope.compute.asking import MEDIUM, SMALL, answered, steps_of
 from tests.support import nets
 
 STEPS = 5
@@ -33,7 +33,7 @@ def grad_cam(new_dog: str) -> Iterator[Request]:
     """Return the question of most tests; the curves have few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "STEPS", STEPS)
-        yield Request(new_dog, model=MODEL, method="grad_cam", use_cache=True)
+        yield Request(new_dog, model=MEDIUM, method="grad_cam", use_cache=True)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_the_result_for_grad_cam(grad_cam: Request, steps: list[Any], verdict: C
     assert len(curve["own"]) == STEPS + 1 and set(curve["controls"]) == {"random", "edge", "center"}
     mean = sum(curve["own"]) / STEPS - (curve["own"][0] + curve["own"][-1]) / 2 / STEPS
     assert mean == pytest.approx(curve["area"], abs=1e-3), "the area under the drawn curve"
-    assert packed["order"]["h"] * packed["order"]["w"] == 224 * 224
+    assert packed["order"]["h"] * packed["order"]["w"] == 112 * 112
 
     assert verdict.similarity is not None and verdict.similarity.other == "malinois"
     maps = [answered(replace(grad_cam, target=name)).map.flatten().numpy() for name in ("", "malinois")]
@@ -122,7 +122,7 @@ def test_maps_of_an_image_and_class_share_controls(grad_cam: Request, verdict: C
     request = replace(grad_cam, method="hires_cam")
     found, options = answered(request), {"metrics": engine.METRICS, "steps": STEPS}
     images = page_engine.load_input(found.settings, request)[2]
-    own = network_calls.evaluate(MODEL, images, found.explanation, lambda step: True, target=found.target, **options)
+    own = network_calls.evaluate(MEDIUM, images, found.explanation, lambda step: True, target=found.target, **options)
     assert str(judged(request)[-1].evaluation) == str(own)
     assert [step for step in judged(grad_cam) if not isinstance(step, Waiting)] == [verdict]
 

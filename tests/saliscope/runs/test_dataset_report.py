@@ -35,8 +35,7 @@ from tests.support.stored_runs import store_rows
 
 def reported(folder: Path, share: float) -> tuple[str, dict[str, bool], RunData]:
     """Return the text of the report on a network that was trained with this fraction of marked images."""
-    # Without marks, 150 steps are too few on some processors: a class is hardly predicted.
-    model, pictures = shapes.trained(share, steps=150 if share else 300), folder / "pictures"
+    model, pictures = shapes.trained(share), folder / "pictures"
     marks = shapes.folder(pictures, 60, share)
     job = run.prepare(Settings(batch_size=60), str(pictures), folder / "run", model=model)
     run.run(job, decode=decode, workers=0)

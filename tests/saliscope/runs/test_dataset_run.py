@@ -32,11 +32,11 @@ def model():
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Write a list of nine images with labels, one damaged file, and one missing file."""
+    """Write a list of five images with labels, one damaged file, and one missing file."""
     folder = tmp_path_factory.mktemp("source")
     labels = {"dog": "German shepherd", "cat": "Egyptian cat", "goldfish": "goldfish, Carassius auratus", "alp": "970"}
     lines = ["path,label"]
-    for path in sorted(EXAMPLES.glob("*.jpg")):
+    for path in (EXAMPLES / f"{name}.jpg" for name in ("alp", "cat", "dog", "goldfish", "macaw")):
         (folder / path.name).write_bytes(path.read_bytes())
         lines.append(f'{path.name},"{labels.get(path.stem, "no such class")}"')
     (folder / "broken.jpg").write_bytes((EXAMPLES / "dog.jpg").read_bytes()[:2000])
@@ -59,8 +59,8 @@ def whole(source, model, tmp_path_factory) -> Path:
     """Return the folder of an uninterrupted run."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     summary = explain(source, out, model)
-    assert summary.counts == {"looked_at": 11, "images": 11, "unreadable": 2, "labeled": 4, "correct": 3}
-    assert summary.new == 11
+    assert summary.counts == {"looked_at": 7, "images": 7, "unreadable": 2, "labeled": 4, "correct": 3}
+    assert summary.new == 7
     return out
 
 
@@ -115,7 +115,7 @@ def test_targets(source, model, tmp_path):
 
 def test_where_selects_rows(source, model, tmp_path):
     summary = explain(source, tmp_path / "wrong", model, where="wrong")
-    assert summary.counts == {"looked_at": 11, "images": 3, "unreadable": 2, "labeled": 4, "correct": 3}
+    assert summary.counts == {"looked_at": 7, "images": 3, "unreadable": 2, "labeled": 4, "correct": 3}
     assert [*rows_of(tmp_path / "wrong")] == ["broken.jpg", "cat.jpg", "missing.jpg"]
     explain(source, tmp_path / "named", model, where="label=German shepherd")
     assert [*rows_of(tmp_path / "named")] == ["dog.jpg"]
@@ -175,7 +175,7 @@ def test_runs_without_a_format_are_resumed_and_newer_formats_are_refused(tmp_pat
     change("")  # as before formats had versions
     assert explain(source, out, small).new == 0 and rows_of(out) == expected
     (out / "manifest.json").unlink()
-    assert explain(source, out, small).new == 11 and rows_of(out) == expected, "the commits are deleted at the end"
+    assert explain(source, out, small).new == 7 and rows_of(out) == expected, "the commits are deleted at the end"
     for version in (2, "x"):
         change(f'"format": {json.dumps(version)},')
         with pytest.raises(Refused, match=f"has format {version!r}.*Install the version of Saliscope that wrote"):
