@@ -142,7 +142,7 @@ def _select(operation: Operation) -> Result:
     if "T" in axis.kinds and size > 1:
         # Without its axis, the position of a single frame in time is unknown.
         axes = tuple(lost_axis(other, _ONE_FRAME) for other in axes)
-    index = operation.argument(2, "index", 0) % size
+    index = 0 if unbind else operation.argument(2, "index", 0) % size
     is_extra = not unbind and bool(axis.kinds) and not axis.before <= index < size - axis.after
     if is_extra:  # a class token has no position in time, whichever frame it is from
         axes = tuple(OTHER if other.lost == _ONE_FRAME else other for other in axes)
