@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import explainers
-from saliscope import zoo
 from saliscope.__main__ import main
 from saliscope.errors import Refused
 from saliscope.page.agents.server import Agents
 from saliscope.page.api import answers
 from saliscope.page.operations.metrics import Monitoring
+from saliscope.page.panel import parts
 from saliscope.page.panel import settings as panel
 from tests.saliscope.browser.conftest import QUIET
 from tests.support.catalog import isolate_catalog
@@ -96,8 +96,7 @@ def test_offline_no_model_is_offered_as_a_download_and_usable_ones_come_first(
     monkeypatch.setenv("SALISCOPE_MODELS_DIR", str(tmp_path))
 
     def listed() -> dict[str, tuple[str, str]]:
-        infos = sorted(zoo.list_models(), key=lambda info: info.cached)
-        return {name: (label, columns[-1]) for label, name, columns in panel.models(infos)}
+        return {name: (label, columns[-1]) for label, name, columns in panel.list_models()[parts.MODEL]["names"]}
 
     states = [state for _, state in listed().values()]
     assert states[:2] == ["on disk", "on disk"] and set(states[2:]) == {"offline"}
