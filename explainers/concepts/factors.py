@@ -29,7 +29,7 @@ from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
 Read = Callable[[SuffixBatch, Callable[[Tensor], Tensor], int], Tensor]
-"""What is read of a number of copies of a layer's output that a function edits."""
+"""Values computed from copies of a layer's output that a function edits."""
 _NUMBERS = 2**26
 """Maximum number of values that a fit reads. Of more, random cells of each image are used."""
 _NMF_CELLS = 2**17

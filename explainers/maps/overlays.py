@@ -319,7 +319,7 @@ def _contours(size: Tensor, width: float) -> tuple[Tensor, Tensor]:
 def color_bar(drawing: View, unit: str, width: int) -> Image.Image:
     """Draw the colors as they appear over a muted gray, labeled with values.
 
-    Returns  RGB image, black on white, labeled at both ends and, if there is room, in the middle (zero on a signed
+    Returns  RGB image, black on white, labeled at both ends and, if there is space, in the middle (zero on a signed
              map). Values that exceed the limits are marked. A long unit has its own line.
     """
     from PIL import Image, ImageDraw  # optional: the library requires only torch

@@ -272,7 +272,7 @@ def test_color_bar_spans_the_table_and_shows_its_limits():
         assert any(low <= x < low + 60 for x in marked), "three labels"
     assert not any(60 <= x < 130 or 190 <= x < 252 for x in marked)
     assert bar_of(0, 12.5, "logits").tobytes() != bar.tobytes()
-    assert bar_of(0, 12.5, "logit per unit of input " * 3).size == (320, 52), "a line of its own"
+    assert bar_of(0, 12.5, "logit per unit of input " * 3).size == (320, 52), "a separate line"
 
 
 def test_clipped_values_are_marked_at_the_ends_that_have_them():

@@ -214,7 +214,7 @@ def test_maps_of_another_size_than_their_bytes_are_refused(tmp_path):
 
 
 def test_a_sample_has_the_same_number_of_each_class(tmp_path, monkeypatch):
-    """Classes of 8, 40 and 60 maps and room for 64: all of the first, and 28 of each other."""
+    """A sample of 64 from classes of 8, 40 and 60 maps: all of the first, and 28 of each other."""
     labels = [0] * 8 + [1] * 40 + [2] * 60
     rows = [row(f"{k:03d}", None, None, label, 0.9, [[1]], "abc") for k, label in enumerate(labels)]
     data = store_rows(tmp_path, {}, pa.Table.from_pylist(rows, SCHEMA))
