@@ -223,8 +223,7 @@ class Visitor:
 
     def post(self, part: str, event: str, form: dict[str, Any] | None = None, **data: Any) -> str:
         """Send an event of a part with the settings of the page; return its number on the server."""
-        asked = {"part": part, "event": event, "form": form or {}, "data": data}
-        asked["number"] = round(1000 * time.monotonic())
+        asked = {"part": part, "event": event, "form": form or {}, "data": data, "number": time.monotonic_ns() // 10**6}
         message = {"data": [], "fn_index": self.event["id"], "session_hash": self.session, "event_data": asked}
         answer = self.client.post("/gradio_api/queue/join", json={**message, "trigger_id": self.event["targets"][0][0]})
         return str(answer.raise_for_status().json()["event_id"])
@@ -243,8 +242,8 @@ class Visitor:
                     # Gradio sends what differs from the last message, here all of it.
                     text = output[0][-1] if isinstance(output, list) and output else output
                     message = json.loads(text) if isinstance(text, str) and text else {}
-                    parts = {id: props.get("value") for id, props in message.get("props", {}).items()}
-                    values |= parts | message.get("state", {})
+                    values |= message.get("state", {})
+                    values |= {id: props.get("value") for id, props in message.get("props", {}).items()}
                 if step["msg"] == "process_completed":
                     if not step["success"]:
                         raise RuntimeError(f"The server refused {event} of {part}.")
