@@ -214,6 +214,7 @@ def test_a_planted_concept_is_found():
     found = result(PART, 6)
     assert found.is_significant and found.score == 1 and found.sensitivity > 0 and found.accuracy > 0.6
     assert result(PART, 6, comparisons=10).p_value == pytest.approx(10 * found.p_value)
+    assert result(PART, 6, comparisons=10**9).p_value == 1
     assert "random" in repr(found)
 
 
