@@ -63,14 +63,18 @@ def test_coco_opens_it(finished, tmp_path):
     for image in content["images"]:
         assert Image.open(tmp_path / "coco" / image["file_name"]).size == (image["width"], image["height"])
         assert Image.open(tmp_path / "coco" / image["heatmap"]).mode == "L"
+    masks = dict[int, np.ndarray]()
+    for each in content["annotations"]:
+        (height, width), counts = each["segmentation"]["size"], each["segmentation"]["counts"]
+        mask = (np.arange(len(counts)) % 2).repeat(counts).reshape(width, height).T
+        masks[each["id"]], (rows, columns), (left, top, across, down) = mask, np.nonzero(mask), each["bbox"]
+        assert mask.sum() == each["area"] and (rows.min(), columns.min()) == (top, left)
+        assert (rows.max() - top + 1, columns.max() - left + 1) == (down, across)
+    assert len(masks) == 4
     coco = pytest.importorskip("pycocotools.coco")
     opened = coco.COCO(str(tmp_path / "coco" / "annotations.json"))
     for each in opened.loadAnns(opened.getAnnIds()):
-        mask = opened.annToMask(each)
-        rows, columns = np.nonzero(mask)
-        left, top, width, height = each["bbox"]
-        assert mask.sum() == each["area"] and (rows.min(), columns.min()) == (top, left)
-        assert (rows.max() - top + 1, columns.max() - left + 1) == (height, width)
+        assert (opened.annToMask(each) == masks[each["id"]]).all()
 
 
 def test_fiftyone_opens_it(finished, tmp_path):
