@@ -137,6 +137,8 @@ def test_images_that_are_not_finite_are_skipped():
     assert torch.equal(found.layers["relu2"].top.images, good.layers["relu2"].top.images)
     with pytest.raises(BadImages, match="finite"):
         index_units(net, torch.full_like(images, torch.nan), "relu2")
+    with pytest.raises(BadImages, match=r"shape \(3, .*\[N, C, H, W\]"):
+        index_units(net, images[0], "relu2")
 
 
 def test_dead_channels_and_one_image():

@@ -224,6 +224,16 @@ def test_an_ended_thread_is_one_failed_request() -> None:
     assert list(run_job("hash", lambda run: iter(["next"]), str)) == ["next"]
 
 
+@pytest.mark.parametrize(("stop", "shown"), [(True, "stopped"), (False, "the reason")])
+def test_the_message_after_a_stop_hides_no_other_error(stop: bool, shown: str) -> None:
+    def fail(run: Any) -> Any:
+        if stop:
+            run.stop()
+        raise Refused("the reason")
+
+    assert list(run_job("hash/failing", fail, str, stopped="stopped")) == [shown]
+
+
 # A Space
 
 
