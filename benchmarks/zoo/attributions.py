@@ -126,46 +126,53 @@ def without_constants(model: nn.Module) -> nn.Module:
 
 
 class _Attentions(TorchFunctionMode):
-    """Records the weights of every attention that runs, computed from its inputs."""
+    """Records the weights of every attention that runs, computed from its inputs, and its output."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[Tensor] = []
+        self.seen: list[tuple[Tensor, Tensor]] = []
+
+    def weights(self, score: Tensor) -> list[Tensor]:
+        """Return the weights of the attentions on which the score depends."""
+        found = [(weights.detach(), output) for weights, output in self.seen if output.requires_grad]
+        used = torch.autograd.grad(score, [output for _, output in found], allow_unused=True) if found else ()
+        return [weights for (weights, _), gradient in zip(found, used, strict=True) if gradient is not None]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if name == "multi_head_attention_forward":
             output, weights = func(*args, **{**kwargs, "need_weights": True, "average_attn_weights": False})
-            self.seen.append(weights)
+            self.seen.append((weights, output))
             return output, None
+        output = func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
             logits = args[0].double() @ args[1].double().transpose(-1, -2)
             logits = logits * (kwargs.get("scale") or args[0].shape[-1] ** -0.5)
             if mask is not None:
                 logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
-            self.seen.append(logits.softmax(-1))
-        output = func(*args, **kwargs)
+            self.seen.append((logits.softmax(-1), output))
         if name in ("softmax", "_softmax"):
             axis = kwargs.get("dim", args[1] if len(args) > 1 else -1)
             if output.ndim >= 3 and axis in (-1, output.ndim - 1) and output.shape[-1] > 1:
-                self.seen.append(output.detach())
+                self.seen.append((output, output))
         return output
 
 
 @check("rollout")
 def attention_rollout(subject: Subject) -> str:
-    """Computed from all attentions that ran."""
+    """Computed from all attentions on which the score depends."""
     x = subject.images[:1]
-    with torch.no_grad(), _Attentions() as watch:
-        subject.score()(x)
-    shapes = sorted({tuple(weights.shape[-2:]) for weights in watch.seen})
+    with _Attentions() as watch:
+        score = subject.score()(x.clone().requires_grad_()).sum()
     actual = explainers.attention_rollout(subject.model, x, subject.target, **subject.options)
-    ran = f"{len(watch.seen)} attentions of {', '.join(f'{a} x {b}' for a, b in shapes)}"
-    expect(len(shapes) == 1 and shapes[0][0] == shapes[0][1], f"a rollout, although the network ran {ran}")
+    seen = watch.weights(score)
+    shapes = sorted({tuple(weights.shape[-2:]) for weights in seen})
+    ran = f"{len(seen)} attentions of {', '.join(f'{a} x {b}' for a, b in shapes)}"
+    expect(len(shapes) == 1 and shapes[0][0] == shapes[0][1], f"a rollout, although the score depends on {ran}")
     same_token = torch.eye(shapes[0][0], dtype=torch.float64)
     rolled = same_token
-    for weights in watch.seen:
+    for weights in seen:
         expect(weights.numel() % (shapes[0][0] ** 2) == 0, f"weights of {tuple(weights.shape)}")
         mixed = weights.double().reshape(-1, *shapes[0]).mean(0) + same_token
         rolled = mixed / mixed.sum(1, keepdim=True) @ rolled
@@ -177,7 +184,7 @@ def attention_rollout(subject: Subject) -> str:
     gaps = {name: float((each - actual[0].double()).abs().max()) for name, each in right.items()}
     best = min(gaps, key=lambda name: gaps[name])
     expect(gaps[best] < 1e-4 * float(actual.max()), f"{ran}: off by {gaps[best] / float(actual.max()):.2g}")
-    return f"{len(watch.seen)} attentions, read at {best}"
+    return f"{len(seen)} attentions, read at {best}"
 
 
 @check("effects")

@@ -29,7 +29,7 @@ LATE = {"classifier": 0.5, "segmentation": 0.1, "detector": 0.05}
 """Least share of a forward pass's operations before the default layer; decoders and detection heads have the most."""
 NEARLY = 0.03
 """A difference in the share of operations that is too small to prefer the later layer."""
-CLEAR = 0.6
+CLEAR = 0.8
 """Least correlation, of either sign, between patches and changes that shows a layer to be local."""
 
 
