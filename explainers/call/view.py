@@ -136,7 +136,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
     network = modules[0]
     every = (own, *modules[1:])
     unregistered = find_unregistered(own) if usable and kind is None else []
-    writing = [] if kind in ("scripted", "traced") else [module for module in every if may_write(module)]
+    writing = [module for module in every if may_write(module)]
     buffers: WatchedBuffers | GuardedBuffers | None = None
     is_run_by_user = isinstance(model, ForwardWrapper) and not runs_itself
     is_private = not usable or any(module.training for module in unregistered)
@@ -150,7 +150,7 @@ def _inspect_modules(given: nn.Module, model: nn.Module) -> EvalView:
         elif is_private:
             network, buffers = private_view(own, writing)
         elif (buffers := watch_clean(own, writing)) is None:
-            network, buffers = private_view(own, writing, is_frozen=kind is not None, is_checked=False)
+            network, buffers = private_view(own, writing, is_frozen=kind == "exported", is_checked=False)
     classes = frozenset(map(type, modules))
     quantized = quantized_class(classes)
     snapshot = None

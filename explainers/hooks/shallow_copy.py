@@ -7,6 +7,7 @@ are not recognized still lead to the original; original_modules.py detects wheth
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections import OrderedDict
@@ -51,11 +52,12 @@ class _Copies:
 
     def copy(self, module: nn.Module) -> nn.Module:
         module = unwrap(module)
-        if isinstance(module, torch.jit.ScriptModule):
-            _refuse_training(module)
-            return module  # compiled code has no attributes to copy
         if id(module) in self.found:
             return self.found[id(module)]
+        if isinstance(module, torch.jit.ScriptModule):
+            if self.found:  # a part; the mode of a network that is scripted as a whole is checked elsewhere
+                _refuse_training(module)
+            return self._scripted(module)
         twin = self.found[id(module)] = object.__new__(type(module))
         twin.__dict__.update(module.__dict__)
         twin.__dict__.update(training=False, _compiled_call_impl=None)
@@ -69,6 +71,12 @@ class _Copies:
                 twin.__dict__[name] = value.copy()
         children = module._modules.items()
         twin._modules = {name: child if child is None else self.copy(child) for name, child in children}
+        return twin
+
+    def _scripted(self, module: torch.jit.ScriptModule) -> nn.Module:
+        """Return a deep copy: compiled code reads its own tensors, and has no hooks."""
+        twin: nn.Module = copy.deepcopy(module)
+        self.found.update(zip(map(id, module.modules()), twin.modules(), strict=True))
         return twin
 
 

@@ -63,5 +63,8 @@ def _contents(function: types.FunctionType) -> Iterator[Any]:
 
 def may_write(module: nn.Module) -> bool:
     """Return whether the forward pass of a module could write to its buffers in evaluation mode."""
-    table = module.__dict__.get("_buffers")
-    return isinstance(table, dict) and bool(table) and not type(module).__module__.startswith("torch.nn.")
+    if isinstance(module, torch.jit.ScriptModule):
+        return bool(module._buffers)
+    # An exported graph keeps its buffers in modules of the class nn.Module.
+    is_ordinary = type(module) is not nn.Module and type(module).__module__.startswith("torch.nn.")
+    return not is_ordinary and bool(module.__dict__.get("_buffers"))

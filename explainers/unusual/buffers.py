@@ -66,8 +66,7 @@ class WatchedBuffers:
                 if tensor is not None and not _equal(tensor, clones[name]):
                     with torch.no_grad():
                         tensor.set_(clones[name])  # type: ignore[call-overload]
-            table.clear()
-            table.update(tensors)
+            _fill(table, tensors)
 
 
 @dataclass(eq=False)
@@ -92,14 +91,13 @@ class GuardedBuffers:
 
     def _renew(self, index: int) -> None:
         """Give a module fresh copies of its buffers."""
-        table = self._tables[index]
-        self._own[index] = own = _clones(self._saved[index])
-        table.clear()
-        table.update(own)
+        self._own[index] = _clones(self._saved[index])
+        _fill(self._tables[index], self._own[index])
 
     def guard(self, network: nn.Module) -> None:
         """Let every pass of the network leave the buffers as it found them."""
-        own, here = network.__dict__.get("forward"), weakref.ref(network)
+        is_scripted, here = isinstance(network, torch.jit.ScriptModule), weakref.ref(network)
+        own = network.forward if is_scripted else network.__dict__.get("forward")
 
         def guarded(*args: Any, **keywords: Any) -> Any:
             running = here()
@@ -118,9 +116,9 @@ class GuardedBuffers:
         self._has_run = True
         changed: list[tuple[nn.Module, str]] = []
         for index, (table, own) in enumerate(zip(self._tables, self._own, strict=True)):
-            saved = self._saved[index]
-            names = [name for name, tensor in table.items() if not _equal(tensor, saved.get(name))]
-            if names or table.keys() != own.keys() or any(table[name] is not own[name] for name in own):
+            saved, left = self._saved[index], dict(table)
+            names = [name for name, tensor in left.items() if not _equal(tensor, saved.get(name))]
+            if names or left.keys() != own.keys() or any(left[name] is not own[name] for name in own):
                 self._is_written = True
                 changed += [(self.originals[index], name) for name in names]
                 self._renew(index)
@@ -131,8 +129,7 @@ class GuardedBuffers:
         """Put the buffers back where they were replaced; a network that did not write is not copied again."""
         if self.modules is self.originals:
             for table, tensors in zip(self._tables, self._saved, strict=True):
-                table.clear()
-                table.update(tensors)
+                _fill(table, tensors)
             if self._remove_forward is not None:
                 self._remove_forward()
         elif self._has_run and not self._is_written:
@@ -143,6 +140,15 @@ class GuardedBuffers:
 def _clones(table: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     with torch.inference_mode(False), torch.no_grad():
         return {name: None if tensor is None else tensor.detach().clone() for name, tensor in table.items()}
+
+
+def _fill(table: Any, tensors: dict[str, Tensor | None]) -> None:
+    if isinstance(table, dict):
+        table.clear()
+        table.update(tensors)
+    else:  # the table of a scripted module, whose names are fixed
+        for name, tensor in tensors.items():
+            table[name] = tensor
 
 
 def _remove_forward(network: nn.Module, own: Callable[..., Any] | None) -> None:

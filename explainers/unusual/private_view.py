@@ -18,7 +18,7 @@ def private_view(
 ) -> tuple[nn.Module, GuardedBuffers | None]:
     """Return a copy of a network, and the guard of its buffers, of which the modules `writing` may write some.
 
-    A frozen graph is not copied. With `is_checked`, the copy refuses to run modules of the original.
+    An exported graph (`is_frozen`) is not copied. With `is_checked`, the copy refuses to run modules of the original.
     """
     copies: dict[int, nn.Module] = {}
     network = own if is_frozen else shallow_copy(own, copies=copies)

@@ -226,6 +226,50 @@ def test_an_exported_graph_runs_with_other_buffers_for_one_call() -> None:
             assert "buffers_written" in codes(net, BRIGHT[:1])
 
 
+class Fading(nn.Module):
+    """Multiplies the image by a buffer that each pass makes smaller, in its place or by a new tensor."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("factor", torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.factor.mul_(0.9)
+        else:
+            self.factor = self.factor * 0.9
+        return x * self.factor
+
+
+def traced(net: nn.Module) -> nn.Module:
+    copied = torch.jit.trace(net, BRIGHT, check_trace=False)
+    copied.get_submodule("0").factor.fill_(1.0)  # tracing is a pass
+    return copied
+
+
+def part_is_scripted(net: nn.Module) -> nn.Module:
+    return nn.Sequential(torch.jit.script(net[0]), *net[1:]).eval()
+
+
+@pytest.mark.parametrize(
+    ("freeze", "in_place"),
+    [(torch.jit.script, True), (torch.jit.script, False), (traced, True), (part_is_scripted, True),
+     (part_is_scripted, False)],
+)  # fmt: skip
+def test_a_compiled_network_has_its_buffers_after_a_call_and_in_each_pass(freeze: Any, in_place: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(Fading(in_place), nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    expected = explain("occlusion", plain.eval(), BRIGHT, 1, window=8)
+    net = freeze(plain)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    for _ in range(2):
+        found = explain("occlusion", net, BRIGHT, 1, window=8)
+        torch.testing.assert_close(found.map, expected.map)
+        assert [finding.code for finding in found.findings[0]] == ["buffers_written"]
+        torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
+
+
 def codes_of_writing(net: nn.Module, **options: Any) -> set[str]:
     found = explain("grad_cam", net, BRIGHT, 1, layer="conv", **options).findings
     return {finding.code for row in found for finding in row}
