@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
@@ -76,7 +76,7 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
     try:
         if runs_directly:
             direct_checkpoints.enter(view)
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), view.buffers or nullcontext():
             yield view
         is_complete = True
     except Exception as error:
@@ -89,8 +89,6 @@ def one_call(model: nn.Module) -> Iterator[EvalView]:
             if is_complete and view.snapshot is not None and view.snapshot.checkpoints is None:
                 view.snapshot.checkpoints = used
         _current.reset(token)
-        if view.buffers is not None:
-            view.buffers.finish()
 
 
 def _explain(view: EvalView, error: Exception) -> None:

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from explainers.call.forward_wrapper import ForwardWrapper
-from explainers.call.loop import Partial
+from explainers.call.loop import Partial, Progress
 from explainers.derived_targets import Through
 from explainers.errors import UnsupportedModel, errors_of
 from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
 from explainers.nested import list_tensors
-from explainers.placement import Placements, join_placements
+from explainers.placement import Placements, join_placements, spread_placements
 from explainers.targets import Logit, Target, TargetLike, as_target
 
 _BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
@@ -51,7 +51,7 @@ def run_each_image(
         if end is not None:
             own["budget"] = max((end - time.monotonic()) / (count - index), 1e-3)
         if progress.function is not None:
-            own["progress"] = progress.of_image(index, results)
+            own["progress"] = progress.of_image(index)
         with recording() as record, errors_of(f"Image {index} of the batch" if count > 1 else ""):
             results.append(method(image, None if requested is None else target_of_images(requested, [index]), **own))
         records.append(record)
@@ -126,7 +126,23 @@ def select_rows(
     """
     requested = None if target is None else as_target(target, len(images))
     own = {name: option_of_images(name, value, rows, images, stacked) for name, value in options.items()}
+    if callable(own.get("progress")):
+        own["progress"] = progress_of_all(own["progress"], rows, len(images))
     return images[rows], None if requested is None else target_of_images(requested, rows), own
+
+
+def progress_of_all(progress: Progress, rows: list[int], count: int) -> Progress:
+    """Return a function for the progress of some of the images, by which `progress` gets maps of all, NaN for the
+    others.
+    """
+
+    def report(partial: Partial) -> Any:
+        if partial.map is None:
+            return progress(partial)
+        where = spread_placements(partial.placement, rows, count)
+        return progress(replace(partial, map=scatter_rows(partial.map, rows, count), placement=where))
+
+    return report
 
 
 def run_some_images(
@@ -174,18 +190,19 @@ class _Progress:
     def __init__(self, function: Callable[[Partial], Any] | None, count: int) -> None:
         self.function, self.count = function, count
         self.is_stopped = False
+        self.maps: list[Tensor | None] = [None] * count
         self.placements: list[Placements] = [None] * count
 
-    def of_image(self, index: int, finished: list[Tensor]) -> Callable[[Partial], Any]:
+    def of_image(self, index: int) -> Callable[[Partial], Any]:
         """Return the function for an image; once the caller has stopped, each image stops after its first chunk."""
 
         def report(partial: Partial) -> Any:
             if self.is_stopped or self.function is None:
                 return False
+            self.maps[index] = own = partial.map
             whole = None
-            if partial.map is not None:
-                rest = [torch.zeros_like(partial.map)] * (self.count - index - 1)
-                whole = torch.cat([*(_as_maps(each, partial.map) for each in finished), partial.map, *rest])
+            if own is not None:
+                whole = torch.cat([torch.zeros_like(own) if each is None else each for each in self.maps])
             self.placements[index:] = [partial.placement] * (self.count - index)
             done, total = index * partial.total + partial.done, self.count * partial.total
             fraction = (index + partial.fraction) / self.count
@@ -195,9 +212,3 @@ class _Progress:
             return not self.is_stopped
 
         return report
-
-
-def _as_maps(result: Tensor, like: Tensor) -> Tensor:
-    """Return a finished result in the form of partial maps, which are sums over the channels of attributions."""
-    summed = result if result.ndim == like.ndim else result.sum(1)
-    return summed if math.prod(summed.shape[1:]) == math.prod(like.shape[1:]) else torch.zeros_like(like)

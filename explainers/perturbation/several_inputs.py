@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from explainers.call.each_image import finite_rows, is_dense_batch, option_of_images, run_each_image, target_of_images
+from explainers.call.each_image import (
+    finite_rows,
+    is_dense_batch,
+    option_of_images,
+    progress_of_all,
+    run_each_image,
+    target_of_images,
+)
 from explainers.call.inputs import OneInput, Packing, SeveralInputs, check_inputs, with_inputs
 from explainers.call.loop import Partial
 from explainers.call.method import STACKED, Method
@@ -71,6 +78,8 @@ def finite_inputs(
             is_stacked = name == "baselines" or method in STACKED
             pairs = zip(value, inputs, strict=True)
             own[name] = tuple(option_of_images(name, each, rows, given, is_stacked) for each, given in pairs)
+    if callable(own.get("progress")):
+        own["progress"] = progress_of_all(own["progress"], rows, len(inputs[0]))
     kept = tuple(each[rows] for each in inputs)
     return rows, kept, None if requested is None else target_of_images(requested, rows), own
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ Versions = tuple[Any, ...]
 _clean: weakref.WeakKeyDictionary[nn.Module, Versions] = weakref.WeakKeyDictionary()
 """The versions of the buffers of networks that did not write to them in their last call."""
 _lock = threading.Lock()
+_replacing = threading.RLock()
+"""Held while a call has replaced buffers of the user's own modules."""
 
 
 def is_clean(owner: nn.Module, modules: Sequence[nn.Module]) -> bool:
@@ -46,16 +48,19 @@ def _versions(modules: Sequence[nn.Module]) -> Versions:
 
 @dataclass(eq=False)
 class WatchedBuffers:
-    """The buffers of a network that is not known to write to them; it runs itself, and is restored if it does."""
+    """The buffers of a network that is not known to write to them; it runs itself, and is restored if it does.
+
+    A context manager, which a call enters.
+    """
 
     owner: nn.Module
     modules: list[nn.Module]
 
-    def __post_init__(self) -> None:
+    def __enter__(self) -> None:
         self._versions = _versions(self.modules)
         self._saved = [(module._buffers, dict(module._buffers), _clones(module._buffers)) for module in self.modules]
 
-    def finish(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the buffers if they were written, and guard them in the next call."""
         if _versions(self.modules) == self._versions:
             return
@@ -64,8 +69,7 @@ class WatchedBuffers:
         for table, tensors, clones in self._saved:
             for name, tensor in tensors.items():
                 if tensor is not None and not _equal(tensor, clones[name]):
-                    with torch.no_grad():
-                        tensor.set_(clones[name])  # type: ignore[call-overload]
+                    tensor.set_(clones[name])  # type: ignore[call-overload]
             _fill(table, tensors)
 
 
@@ -73,44 +77,73 @@ class WatchedBuffers:
 class GuardedBuffers:
     """Private buffers of the modules that may write: of the private copy of a network, or of the network itself.
 
-    In the network itself, which a user function or a graph runs, they replace the buffers until the call ends.
+    In the network itself, which a user function or a graph runs, they replace the buffers until the call ends. Only one
+    such call runs at a time. A context manager, which a call enters; a private copy is guarded before.
     """
 
     owner: nn.Module
     modules: list[nn.Module]
     originals: list[nn.Module]
+    network: InitVar[nn.Module]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, network: nn.Module) -> None:
+        self._network = weakref.ref(network)  # which refers to this object, and should be freed at once
+        self._is_written = self._has_run = False
+        self._replaced = ExitStack()
+        if self.modules is not self.originals:
+            self._replace()
+
+    def __enter__(self) -> None:
+        if self.modules is self.originals:
+            self._replaced.enter_context(_replacing)
+            self._replace()
+
+    def __exit__(self, *_: object) -> None:
+        """Put the buffers back where they were replaced; a network that did not write is not copied again."""
+        self._replaced.close()
+        if self.modules is not self.originals and self._has_run and not self._is_written:
+            with _lock:
+                _clean[self.owner] = _versions(self.originals)
+
+    def _replace(self) -> None:
+        """Give the modules private buffers, and let every pass of the network leave them as it found them."""
         self._tables = [module._buffers for module in self.modules]
         self._saved = [dict(module._buffers) for module in self.originals]
         self._own: list[dict[str, Tensor | None]] = [{} for _ in self._tables]
-        self._is_written = self._has_run = False
-        self._remove_forward: Callable[[], None] | None = None
-        for index in range(len(self._tables)):
-            self._renew(index)
-
-    def _renew(self, index: int) -> None:
-        """Give a module fresh copies of its buffers."""
-        self._own[index] = _clones(self._saved[index])
-        _fill(self._tables[index], self._own[index])
-
-    def guard(self, network: nn.Module) -> None:
-        """Let every pass of the network leave the buffers as it found them."""
-        is_scripted, here = isinstance(network, torch.jit.ScriptModule), weakref.ref(network)
-        own = network.forward if is_scripted else network.__dict__.get("forward")
+        network = self._running()
+        own = network.forward if isinstance(network, torch.jit.ScriptModule) else network.__dict__.get("forward")
 
         def guarded(*args: Any, **keywords: Any) -> Any:
-            running = here()
-            assert running is not None, "it is running"
+            running = self._running()
             try:
                 return type(running).forward(running, *args, **keywords) if own is None else own(*args, **keywords)
             finally:
                 with _disable_current_modes():  # what watches the pass takes this comparison for a part of the network
                     self._restore()
 
-        network.__dict__["forward"] = guarded
-        if network is self.owner:
-            self._remove_forward = partial(_remove_forward, network, own)
+        if self.modules is self.originals:
+            self._replaced.callback(self._put_back, own)
+        for index in range(len(self._tables)):
+            self._renew(index)
+        self._running().__dict__["forward"] = guarded
+
+    def _running(self) -> nn.Module:
+        network = self._network()
+        assert network is not None, "it is running"
+        return network
+
+    def _put_back(self, own: Callable[..., Any] | None) -> None:
+        for table, tensors in zip(self._tables, self._saved, strict=True):
+            _fill(table, tensors)
+        network = self._running()
+        network.__dict__.pop("forward", None)
+        if own is not None:
+            network.__dict__["forward"] = own
+
+    def _renew(self, index: int) -> None:
+        """Give a module fresh copies of its buffers."""
+        self._own[index] = _clones(self._saved[index])
+        _fill(self._tables[index], self._own[index])
 
     def _restore(self) -> None:
         self._has_run = True
@@ -125,17 +158,6 @@ class GuardedBuffers:
         if changed and is_recording() and not has_finding("buffers_written"):
             _note(self.owner, changed)
 
-    def finish(self) -> None:
-        """Put the buffers back where they were replaced; a network that did not write is not copied again."""
-        if self.modules is self.originals:
-            for table, tensors in zip(self._tables, self._saved, strict=True):
-                _fill(table, tensors)
-            if self._remove_forward is not None:
-                self._remove_forward()
-        elif self._has_run and not self._is_written:
-            with _lock:
-                _clean[self.owner] = _versions(self.originals)
-
 
 def _clones(table: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     with torch.inference_mode(False), torch.no_grad():
@@ -149,12 +171,6 @@ def _fill(table: Any, tensors: dict[str, Tensor | None]) -> None:
     else:  # the table of a scripted module, whose names are fixed
         for name, tensor in tensors.items():
             table[name] = tensor
-
-
-def _remove_forward(network: nn.Module, own: Callable[..., Any] | None) -> None:
-    network.__dict__.pop("forward", None)
-    if own is not None:
-        network.__dict__["forward"] = own
 
 
 def _equal(a: Tensor | None, b: Tensor | None) -> bool:

@@ -51,6 +51,5 @@ def guard_buffers(
     """
     if not writing:
         return None
-    guarded = GuardedBuffers(owner, [copies[id(module)] for module in writing] if copies else writing, writing)
-    guarded.guard(network)
-    return guarded
+    modules = [copies[id(module)] for module in writing] if copies else writing
+    return GuardedBuffers(owner, modules, writing, network)

@@ -146,6 +146,13 @@ def test_progress_of_a_batch_that_runs_image_by_image(stop):
     assert all(("stopped_early" in {each.code for each in own}) is bool(stop) for own in whole.findings)
 
 
+def test_partial_maps_of_earlier_images_are_reduced_over_channels_as_the_others_are():
+    seen = []
+    found = explain("smooth_grad", nets.Scaled(), BYTES, 1, samples=4, progress=seen.append)
+    torch.testing.assert_close(seen[-1].map, found.map)
+    torch.testing.assert_close(found.map, found.raw.abs().amax(1))
+
+
 def test_options_with_one_entry_for_each_image_are_divided():
     net, image = nets.Scaled(), 100 * nets.lights()[1:]
     images = image.repeat(2, 1, 1, 1)

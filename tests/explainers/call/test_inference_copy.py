@@ -45,6 +45,57 @@ def test_long_methods_agree_with_the_original_network(network: nn.Module, change
         assert coarse.dtype == torch.float32 and 0 < rel(coarse, exact) < 0.1
 
 
+class Limited(nn.Module):
+    """A network with limits of its values that the image itself does not reach."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.conv, self.head, self.top, self.tops = nn.Conv2d(3, 6, 3, 2), nn.Linear(6, classes), 1e9, torch.ones(6)
+        self.head.weight.data.mul_(1e-4)
+        self.head.bias.data.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.conv(x).relu().clamp(max=self.top).minimum(1e9 * self.tops[:, None, None]).mean((2, 3)))
+
+
+def limit(net: Limited) -> float:
+    return float(net.conv(IMAGES[:1]).max())
+
+
+def clamped(top: float) -> Callable[..., torch.Tensor]:
+    return lambda module, given, output: output.clamp(max=top)
+
+
+LATER: dict[str, Callable[[Limited], object]] = {
+    "attribute": lambda net: setattr(net, "top", limit(net)),
+    "tensor": lambda net: setattr(net, "tops", net.tops * limit(net) * 1e-9),
+    "hook": lambda net: net.conv.register_forward_hook(clamped(limit(net))),
+    "data": lambda net: net.conv.weight.data.neg_(),
+}
+
+
+@pytest.mark.parametrize("change", LATER)
+def test_an_earlier_copy_is_not_used_if_only_changed_images_show_the_change(change: str) -> None:
+    """Oracle: a new network, of which no copy is kept."""
+    torch.manual_seed(0)
+    net, options = Limited(1).eval(), {"window": 4, "baseline": 5.0}
+    METHODS["occlusion"](net, IMAGES[:1], 0, **options)
+    LATER[change](net)
+    expected = METHODS["occlusion"](copy.deepcopy(net), IMAGES[:1], 0, **options)
+    assert rel(METHODS["occlusion"](net, IMAGES[:1], 0, **options), expected) < 1e-5
+
+
+def test_a_hook_that_was_removed_does_not_run(network: nn.Module) -> None:
+    seen: list[int] = []
+    handle = network.conv1.register_forward_hook(lambda *_: seen.append(1))  # type: ignore[union-attr, operator]
+    METHODS["occlusion"](network, IMAGES, CLASSES, window=4)
+    assert seen
+    handle.remove()
+    seen.clear()
+    METHODS["occlusion"](network, IMAGES, CLASSES, window=4)
+    assert not seen
+
+
 # precision="auto"
 
 

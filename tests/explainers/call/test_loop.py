@@ -211,6 +211,15 @@ def test_progress_runs_outside_of_the_call():
     assert inside and all(torch.equal(map, expected) for map in inside)
 
 
+@pytest.mark.parametrize("run", [METHODS["occlusion"], lambda *given, **call: explain("occlusion", *given, **call).map])
+def test_partial_maps_also_have_a_row_for_an_image_that_is_not_finite(run):
+    images, seen = random_images(), []
+    images[1, 0, 0, 0] = torch.nan
+    found = run(residual(), images, 1, window=4, progress=seen.append)
+    torch.testing.assert_close(seen[-1].map, found, equal_nan=True)
+    assert found.isnan().all((1, 2)).tolist() == [False, True, False]
+
+
 class Skip(Conv):
     """A network with a concatenating skip connection and an optional second image."""
 

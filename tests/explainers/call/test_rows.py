@@ -270,6 +270,32 @@ def test_a_compiled_network_has_its_buffers_after_a_call_and_in_each_pass(freeze
         torch.testing.assert_close(dict(net.state_dict()), before, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["forward=", "exported"])
+def test_calls_in_two_threads_put_the_buffers_of_a_network_back_that_cannot_be_copied(kind: str) -> None:
+    net: nn.Module = Observed()
+    options: dict[str, Any] = {"window": 8, "batch_size": 1}
+    if kind == "exported":
+        net = torch.export.export(net, (BRIGHT[:1],)).module()
+    else:
+        options["forward"] = lambda images: net(images)
+    before, first, second = dict(net.named_buffers()), threading.Event(), threading.Event()
+
+    def occlude(reached: threading.Event, other: threading.Event) -> None:
+        def wait(_: Any) -> None:
+            reached.set()
+            other.wait(1)  # the calls run after each other, so only the first one waits in vain
+
+        explainers.occlusion(net, BRIGHT[:1], 1, progress=wait, **options)
+
+    threads = [threading.Thread(target=occlude, args=each) for each in ((first, second), (second, first))]
+    with nothing_left(net, BRIGHT):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(before[name] is tensor for name, tensor in net.named_buffers())
+
+
 def codes_of_writing(net: nn.Module, **options: Any) -> set[str]:
     found = explain("grad_cam", net, BRIGHT, 1, layer="conv", **options).findings
     return {finding.code for row in found for finding in row}
