@@ -21,6 +21,7 @@ from explainers.errors import UnsupportedModel, errors_of
 from explainers.findings import Record, note_records, note_rows, recording, scatter_rows
 from explainers.nested import list_tensors
 from explainers.placement import Placements, join_placements, spread_placements
+from explainers.probe.generators import Generators
 from explainers.targets import Logit, Target, TargetLike, as_target
 
 _BY_IMAGE = {"baseline": 0, "low": 0, "high": 0, "masks": 0, "segments": 1}
@@ -89,7 +90,7 @@ def finite_outputs(model: nn.Module, network: nn.Module, images: Tensor) -> list
     if len(images) < 2 or _is_run_by_user(model):
         return None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), Generators(network, images.device).restored():
             outputs = list_tensors(network(images.detach().clone()))
     except Exception:
         return None

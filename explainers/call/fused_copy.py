@@ -24,6 +24,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from explainers.call.profile import profile
 from explainers.call.view import EvalView
 from explainers.errors import BadOption, shorten
+from explainers.hooks.calls import active_hooks
 from explainers.hooks.shallow_copy import shallow_copy
 from explainers.layers.profile import Profile
 from explainers.nested import map_tensors
@@ -107,11 +108,11 @@ def fused_copy(view: EvalView, images: Tensor, scores: Tensor) -> FusedCopy | No
         return None
     known = {} if view.snapshot is None else view.snapshot.known
     try:
-        modules = list(view.network.modules())
-        plain = [value for module in modules for value in vars(module).values() if isinstance(value, Tensor)]
+        tensors = [*view.network.parameters(), *view.network.buffers()]
+        for module in view.network.modules():
+            tensors += filter(torch.is_tensor, vars(module).values())
         with torch.no_grad():
-            tensors = (*view.network.parameters(), *view.network.buffers(), *plain)
-            sums = [tensor.sum().item() for tensor in tensors]
+            sums = list(map(Tensor.item, map(torch.sum, tensors)))
         copy: FusedCopy | None = known.get("fused copy")
         if copy is not None and copy.sums == sums and matches(copy.network, images, scores):
             return copy
@@ -215,5 +216,6 @@ def _find_fusible(network: nn.Module, layers: Profile) -> tuple[list[tuple[str, 
 
 def _is_plain(module: nn.Module) -> bool:
     """Return whether the module has no user hooks and, if it is a norm, has running statistics."""
-    hooked = any(module.__dict__[name] for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+    tables = (module.__dict__[name] for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"))
+    hooked = any(table and active_hooks(table) for table in tables)
     return not hooked and getattr(module, "running_mean", True) is not None

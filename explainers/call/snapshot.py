@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.dtypes import to_cpu_float64
+from explainers.hooks.calls import active_hooks
 
 Settings = list[Any]
 """Values of attributes, shapes and ids, in a fixed order; no references to modules or tensors."""
@@ -186,7 +187,10 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module], **facts: Any) 
 
     Returns None for modules without torch's tables, such as scripted ones, and for models that change too often.
     """
-    is_hooked = any(vars(module).get(name) for module in modules for name in _HOOKS)
+    hooks = [table for module in modules for name in _HOOKS if (table := vars(module).get(name))]
+    is_hooked = any(map(active_hooks, hooks))
+    if any(len(active_hooks(table)) < len(table) for table in hooks):
+        return None  # a call in another thread has hooks for the moment
     with _lock:
         count = _counts.setdefault(model, Counter())[is_hooked]
     if count >= _MOST_SNAPSHOTS or not all(map(_has_tables, modules)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from explainers.hooks.locate import HookPoint
 from explainers.hooks.records import only_tensor, with_only_tensor
 
+_THREAD = "_explainers_thread"
+"""Attribute of each hook: the thread in which it acts."""
 Edit = Callable[[Any], Any]
 """Receives a value and returns its replacement; None keeps the value."""
 
@@ -27,13 +29,15 @@ class Calls:
         self.thread = threading.get_ident()
         self.counts: dict[int, int] = {}
         self._on_start = on_start
-        stack.callback(model.register_forward_pre_hook(self._start, prepend=True).remove)
 
-    def _start(self, module: nn.Module, inputs: Any) -> None:
-        if threading.get_ident() == self.thread:
-            self.counts.clear()
-            if self._on_start:
-                self._on_start()
+        def start(module: nn.Module, inputs: Any) -> None:
+            if threading.get_ident() == self.thread:
+                self.counts.clear()
+                if self._on_start:
+                    self._on_start()
+
+        vars(start)[_THREAD] = self.thread
+        stack.callback(model.register_forward_pre_hook(start, prepend=True).remove)
 
     def before(self, stack: ExitStack, point: HookPoint, act: Callable[[int, tuple[Any, ...]], Any]) -> None:
         """Call `act(k, inputs)` before each call k of the point's module, or only before the call it names."""
@@ -46,6 +50,7 @@ class Calls:
             counts[key] = k + 1
             return act(k, inputs) if point.call in (None, k) else None
 
+        vars(hook)[_THREAD] = thread
         stack.callback(point.module.register_forward_pre_hook(hook).remove)
 
     def after(self, stack: ExitStack, point: HookPoint, act: Callable[[int, Any], Any]) -> None:
@@ -59,7 +64,14 @@ class Calls:
             counts[key] = k + 1
             return act(k, output) if point.call in (None, k) else None
 
+        vars(hook)[_THREAD] = thread
         stack.callback(point.module.register_forward_hook(hook).remove)
+
+
+def active_hooks(hooks: Mapping[int, Any]) -> dict[int, Any]:
+    """Return the hooks of a module without those of calls in other threads, which do nothing in this one."""
+    here = threading.get_ident()
+    return {key: hook for key, hook in dict(hooks).items() if getattr(hook, _THREAD, here) == here}
 
 
 def inner_points(network: nn.Module) -> list[HookPoint]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from explainers.errors import UnsupportedModel
+from explainers.hooks.calls import active_hooks
 from explainers.hooks.locate import unwrap
 
 Parameters = Callable[[nn.Module], Mapping[str, Tensor | None]]
@@ -68,7 +69,7 @@ class _Copies:
             elif name in ("_backward_hooks", "_backward_pre_hooks"):
                 twin.__dict__[name] = type(value)()
             elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
-                twin.__dict__[name] = value.copy()
+                twin.__dict__[name] = type(value)(active_hooks(value))
         children = module._modules.items()
         twin._modules = {name: child if child is None else self.copy(child) for name, child in children}
         return twin

@@ -91,8 +91,12 @@ def probe(network: nn.Module, images: Tensor, look: Look, *, several: bool) -> B
     layers = LayerRows(network, kernel_tolerance(images.dtype)) if several else None
     with torch.inference_mode(False), torch.no_grad():
         before, start = generators.save(), generators.states()
-        with nullcontext() if layers is None else layers.record():
-            batch, output, reads = _first_pass(network, images, look)
+        try:
+            with nullcontext() if layers is None else layers.record():
+                batch, output, reads = _first_pass(network, images, look)
+        except BaseException:
+            with generators.restored(before):
+                raise
         if len(batch) == 1 and not reads and generators.states() == start:
             if layers is None:
                 is_same = not differ(output, network(batch.clone()))

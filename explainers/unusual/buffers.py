@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import InitVar, dataclass
 from typing import Any
@@ -40,9 +40,12 @@ def is_clean(owner: nn.Module, modules: Sequence[nn.Module]) -> bool:
 
 
 def _versions(modules: Sequence[nn.Module]) -> Versions:
-    buffers = (tensor for module in modules for tensor in module._buffers.values())
+    return _versions_of(tensor for module in modules for tensor in module._buffers.values())
+
+
+def _versions_of(tensors: Iterable[Tensor | None]) -> Versions:
     return tuple(
-        (id(tensor), None if tensor is None or tensor.is_inference() else tensor._version) for tensor in buffers
+        (id(tensor), None if tensor is None or tensor.is_inference() else tensor._version) for tensor in tensors
     )
 
 
@@ -57,19 +60,24 @@ class WatchedBuffers:
     modules: list[nn.Module]
 
     def __enter__(self) -> None:
-        self._versions = _versions(self.modules)
+        self._versions, self._parameters = _versions(self.modules), _versions_of(self.owner.parameters())
         self._saved = [(module._buffers, dict(module._buffers), _clones(module._buffers)) for module in self.modules]
 
     def __exit__(self, *_: object) -> None:
-        """Restore the buffers if they were written, and guard them in the next call."""
+        """Restore the buffers if they were written, and guard them in the next call.
+
+        If parameters changed too, then something else loads or trains the network, whose buffers are kept.
+        """
         if _versions(self.modules) == self._versions:
             return
         with _lock:
             _clean.pop(self.owner, None)
+        if _versions_of(self.owner.parameters()) != self._parameters:
+            return
         for table, tensors, clones in self._saved:
             for name, tensor in tensors.items():
-                if tensor is not None and not _equal(tensor, clones[name]):
-                    tensor.set_(clones[name])  # type: ignore[call-overload]
+                if tensor is not None and (clone := clones[name]) is not None and not _equal(tensor, clone):
+                    tensor.resize_(clone.shape).copy_(clone)  # the storage remains, which other tensors may share
             _fill(table, tensors)
 
 

@@ -31,7 +31,6 @@ def find_behavior(network: nn.Module, images: Tensor, first: FirstPass) -> Behav
     batch, output, reads, generators, before = first
     takes_one_row = len(batch) == 1
     with torch.inference_mode(False), torch.no_grad(), generators.restored(before) as restored:
-        restored.clear()
         states, outputs = [], [output]
         for _ in range(2):
             states.append(generators.states())
@@ -39,6 +38,7 @@ def find_behavior(network: nn.Module, images: Tensor, first: FirstPass) -> Behav
         states.append(generators.states())
         moved = {name for name, state in states[0].items() if state != states[1][name] != states[2][name]}
         if not moved and not differ(*outputs[:2]):
+            restored.clear()
             return Behavior(takes_one_row=takes_one_row, reads=reads)
         fixed = []
         for _ in range(2):
@@ -49,10 +49,10 @@ def find_behavior(network: nn.Module, images: Tensor, first: FirstPass) -> Behav
         # Another thread may have drawn from a generator, but not the same amount in both passes.
         drawn = {name for name in moved if fixed[0][name] != fixed[1][name] == fixed[3][name]}
         is_repeatable = not differ(*outputs[3:])
+        restored.intersection_update(drawn)
         if not drawn and is_repeatable:
             # Only the first pass differs: it fills a cache, for example.
             return Behavior(takes_one_row=takes_one_row, reads=reads)
-        restored.update(drawn)
         noise = max(difference(tensors_of(outputs[0]), tensors_of(each)) for each in outputs[1:])
         return Behavior(frozenset(drawn), is_repeatable, noise, takes_one_row=takes_one_row, reads=reads)
 

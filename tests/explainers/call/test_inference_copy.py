@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from explainers import METHODS, BadOption, explain
+from explainers import METHODS, BadOption, capture, explain
 from tests.support.kinds import Ends
 from tests.support.nets import random_images, rel, residual, settle
 
@@ -94,6 +95,25 @@ def test_a_hook_that_was_removed_does_not_run(network: nn.Module) -> None:
     seen.clear()
     METHODS["occlusion"](network, IMAGES, CLASSES, window=4)
     assert not seen
+
+
+def test_hooks_of_another_thread_are_not_copied(network: nn.Module) -> None:
+    other, inside, leave = copy.deepcopy(network), threading.Event(), threading.Event()
+    expected = METHODS["occlusion"](other, IMAGES, CLASSES, window=4)
+
+    def record() -> None:
+        with capture(network, ["conv1", "layer1"]):
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=record)
+    thread.start()
+    inside.wait(30)
+    found = METHODS["occlusion"](network, IMAGES, CLASSES, window=4)
+    leave.set()
+    thread.join()
+    assert torch.equal(found, expected)
+    assert torch.equal(METHODS["occlusion"](network, IMAGES, CLASSES, window=4), expected)
 
 
 # precision="auto"

@@ -337,6 +337,34 @@ def test_statistics_that_training_in_another_thread_updates_are_not_restored() -
     assert float(net.size) == 5.0
 
 
+def test_values_that_are_loaded_during_a_call_are_kept() -> None:
+    net = Observed("none")
+    saliency(net, BRIGHT, 1)  # it does not write
+    after = {name: tensor + 1 for name, tensor in net.state_dict().items()}
+    explainers.occlusion(net, BRIGHT, 1, window=8, progress=lambda _: net.load_state_dict(after))
+    torch.testing.assert_close(dict(net.state_dict()), after, rtol=0, atol=0)
+
+
+def test_a_first_call_that_is_interrupted_leaves_the_generator_as_it_was() -> None:
+    class Noisy(nn.Module):
+        def __init__(self, passes: int) -> None:
+            super().__init__()
+            self.head, self.left = nn.Linear(3, 4), [passes]
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + torch.rand_like(x)
+            self.left[0] -= 1
+            if not self.left[0]:
+                raise KeyboardInterrupt
+            return self.head(x.mean((2, 3)))
+
+    for passes in range(1, 6):
+        net, before = Noisy(passes).eval(), torch.get_rng_state()
+        with pytest.raises(KeyboardInterrupt):
+            saliency(net, BRIGHT, 1)
+        assert torch.equal(torch.get_rng_state(), before), passes
+
+
 def test_a_network_that_counts_its_passes_is_refused_for_that_reason() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
