@@ -52,6 +52,9 @@ class _Copies:
         self.parameters, self.found = parameters, found
 
     def copy(self, module: nn.Module) -> nn.Module:
+        if self.found and isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            self.found[id(module)] = _OneDevice(self.copy(module.module))
+            return self.found[id(module)]
         module = unwrap(module)
         if id(module) in self.found:
             return self.found[id(module)]
@@ -69,7 +72,9 @@ class _Copies:
             elif name in ("_backward_hooks", "_backward_pre_hooks"):
                 twin.__dict__[name] = type(value)()
             elif name.endswith("_hooks") and isinstance(value, dict):  # some networks use such names
-                twin.__dict__[name] = type(value)(active_hooks(value))
+                own = twin.__dict__[name] = value.copy()
+                for key in own.keys() - active_hooks(own).keys():
+                    del own[key]
         children = module._modules.items()
         twin._modules = {name: child if child is None else self.copy(child) for name, child in children}
         return twin
@@ -79,6 +84,17 @@ class _Copies:
         twin: nn.Module = copy.deepcopy(module)
         self.found.update(zip(map(id, module.modules()), twin.modules(), strict=True))
         return twin
+
+
+class _OneDevice(nn.Module):
+    """Runs a part of a network that the original runs on several devices; the layers in it keep their names."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.training = module, False
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        return self.module(*args, **keywords)
 
 
 def _refuse_training(module: torch.jit.ScriptModule) -> None:

@@ -37,7 +37,8 @@ def edge_map(images: Tensor) -> Tensor:
     x = at_least_float32(images)
     planes = functional.pad(x.flatten(0, 1)[:, None], (1, 1, 1, 1), mode="replicate")
     kernel = torch.tensor([[-1.0, 0, 1], [-2, 0, 2], [-1, 0, 1]]).to(x) / 8
-    slopes = functional.conv2d(planes, torch.stack([kernel, kernel.T])[:, None])
+    with torch.autocast(x.device.type, enabled=False):  # of the caller
+        slopes = functional.conv2d(planes, torch.stack([kernel, kernel.T])[:, None])
     return torch.linalg.vector_norm(slopes.unflatten(0, x.shape[:2]), dim=(1, 2))
 
 

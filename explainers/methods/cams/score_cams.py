@@ -80,9 +80,14 @@ def ablation_cam(
         a = layout.to_maps(at_least_float32(activations))
 
         def weighted(drops: Tensor) -> Tensor:
-            return torch.einsum("nk,nk...->n...", drops, a)
+            return _weighted_sum(drops, a)
 
         return weighted(channel_drops(run, layout, activations, scores, weighted))
+
+
+def _weighted_sum(weights: Tensor, activations: Tensor) -> Tensor:
+    """Return the sum [N, ...] of activations [N, K, ...] with weights [N, K], also in float32 inside autocast."""
+    return (weights.reshape(*weights.shape, *[1] * (activations.ndim - 2)) * activations).sum(1)
 
 
 @_softmax_cam(title="Score-CAM", paper="Wang et al. 2020, arXiv:1910.01279")
@@ -280,7 +285,7 @@ class _MaskedScores:
         return scores.masked_fill(~reached, -torch.inf).softmax(1)
 
     def _map(self, varying: list[Tensor]) -> Tensor:
-        return torch.einsum("nk,nk...->n...", self._weights(varying), self.a)
+        return _weighted_sum(self._weights(varying), self.a)
 
     def _note_uniform(self, varying: list[Tensor]) -> None:
         if self.weights != "softmax":

@@ -185,3 +185,14 @@ def test_scripted_parts_in_training_mode_and_lazy_layers_are_refused() -> None:
         assert net[0].has_uninitialized_params()
         net(IMAGES)
         assert saliency(net, IMAGES, 1).isfinite().all()
+
+
+def test_layers_of_a_part_for_several_devices_have_the_same_names_in_both_modes() -> None:
+    net = nn.Sequential(nn.DataParallel(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())), nn.Flatten(2), nn.Flatten())
+    images, maps, names = torch.rand(2, 3, 8, 8), [], []
+    for training in (False, True, False):
+        net.train(training)
+        names.append([layer.name for layer in list_layers(net, images)])
+        maps += [grad_cam(net, images, 1, layer=layer) for layer in ("0.module.1", net[0].module[1])]
+    assert names[0] == names[1] == names[2] and "0.module.1" in names[0]
+    assert all(torch.equal(map, maps[0]) for map in maps)
