@@ -80,7 +80,8 @@ def explain(
     `compare` also computes the map of the runner-up class, if the method is quick, to detect maps that hardly depend on
     the class; `trained_size` is the side in pixels of the images that the network was trained on, needed if the network
     does not define it; `compile` runs the variants of the images in a copy of the network compiled by `torch.compile`,
-    for methods with an option `precision`. The first call of a network takes half a minute to minutes longer.
+    for methods with an option `precision`. The first call of a network takes half a minute to minutes longer, and so
+    does the first one after a change, and each call in training mode.
 
     Returns  an `Explanation`: `map` [N, h, w] as in the paper, `raw` before the final ReLU or reduction. If `images` is
              a tuple of several inputs, a tuple with one for each input, except for methods of a layer.
