@@ -62,10 +62,11 @@ def clip_gradients(
     depend on gets none. `norm` is therefore applied at the end of the backward pass, in a callback queued by the hooks:
     `.grad` is scaled by norm / total, as in `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the
     clipped gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which needs
-    a second copy of the gradients. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If
-    both are given, `value` is applied first. If the loss is scaled, pass the GradScaler as `scaler`: the limits then
-    apply to the unscaled gradients. An optimizer in a hook uses the gradients before their norm is known, so `norm`
-    raises an error; `value` applies to it.
+    a second copy of the gradients, and blocks entered later receive the accumulated gradient, not that of the last
+    pass. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If both are given, `value` is
+    applied first. If the loss is scaled, pass the GradScaler as `scaler`: the limits then apply to the unscaled
+    gradients. An optimizer in a hook uses the gradients before their norm is known, so `norm` raises an error; `value`
+    applies to it.
 
     Returns  nothing
     Errors   BadOption if neither is given, one is not above 0, no parameter requires grad, the parameters are sharded,
@@ -272,6 +273,10 @@ def record_gradients(
     is one step, even if gradients are accumulated over several. The gradient of this pass is recorded, including the
     edits of blocks entered earlier; if they changed it, the row's `unedited` contains the statistics before the edits.
     If the loss is scaled, pass the GradScaler as `scaler`: the unscaled gradients are recorded.
+
+    `clip_gradients(norm=...)` clips the accumulated gradient. In a block entered after it, the row therefore describes
+    the accumulated, clipped gradient, and `unedited` only the gradient of this pass. They describe the same gradient
+    only if `zero_grad` is called before each pass. To record each pass separately, enter this block first.
 
     Under DistributedDataParallel, the averaged gradients of parameters are recorded, so every process has the same
     rows. Gradients of `activations` are those of the process's own images.
