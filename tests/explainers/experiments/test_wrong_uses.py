@@ -113,6 +113,10 @@ EXPERIMENTS: list[Row] = [
     indexed("cat", effects="cat"),
     indexed("effects", effects=[1, 2]),
     indexed("effects=array", effects=ARRAY),
+    *((lambda n, x, g=given: explainers.tcav(n, x, 0, **g), BadOption, "is not valid. Give images") for given in (  # type: ignore[misc]
+        {"concept_images": zeros(), "random_images": zeros(9, 3, 12, 16)},
+        {"concept_images": zeros(2, 3, 12, 16), "random_images": zeros()},
+    )),
     indexed("tops", tops=3),
     (lambda n, x: explainers.find_concepts(n, x, "net.conv1", method=ARRAY), BadOption, "method=array"),
     (lambda n, x: explainers.describe(n, x, receptive_fields=ARRAY), BadOption, "receptive_fields=array"),
