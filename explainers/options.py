@@ -96,6 +96,17 @@ class Option:
                 )
 
 
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Check an option that is one of the strings in `choices`.
+
+    Errors   BadOption
+    """
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        hint = nearest(str(value), known)
+        raise BadOption(f"{name}={shorten(value)} is not valid. {hint}Choose one of {', '.join(known)}.")
+
+
 def check_flags(**flags: Any) -> None:
     """Check options by name that are True or False.
 

@@ -24,7 +24,7 @@ from explainers.display.display import Display, Displayed, paragraphs
 from explainers.errors import BadOption, check_type, shorten
 from explainers.layers.layout import LayerLayout
 from explainers.methods.perturbation.sensitivity import sobol_designs, total_indices
-from explainers.options import LayerName, check_keywords, check_whole, whole_number
+from explainers.options import LayerName, check_choice, check_keywords, check_whole, whole_number
 from explainers.targets import TargetLike
 
 METHODS = ("nmf", "sae", "pca")
@@ -369,8 +369,7 @@ def _check_settings(settings: dict[str, Any], resume: Concepts | None) -> None:
 
     Errors   BadOption
     """
-    if settings["method"] not in METHODS:
-        raise BadOption(f"method={shorten(settings['method'])} is not valid. Choose one of {', '.join(METHODS)}.")
+    check_choice("method", settings["method"], METHODS)
     check_whole(1, k=settings["k"], active=settings["active"], epochs=settings["epochs"])
     check_whole(0, seed=settings["seed"])
     check_resume(resume, Concepts, "find_concepts", settings)

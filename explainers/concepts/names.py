@@ -11,7 +11,7 @@ from torch import Tensor
 
 from explainers.dtypes import to_float64
 from explainers.errors import BadOption, check_type, shorten
-from explainers.options import check_keywords, whole_number
+from explainers.options import check_finite, check_keywords, check_whole
 
 NORMAL = 1.959964
 """The normal distribution has 95% of its mass within this number of standard deviations."""
@@ -78,10 +78,13 @@ def name_units(
         'dog'
     """
     names = _checked_names(activations, labels)
-    if (whole_number(top) or 0) < 1 or not 0 <= least <= 1:
-        raise BadOption(f"top={shorten(top)}, least={shorten(least)}: give a top of at least 1 and a least in [0, 1].")
+    check_whole(1, top=top)
+    check_finite("least", least, "a number from 0 to 1", least=0, most=1)
     known = torch.tensor([bool(each) for each in names])
-    tests = _every_second(names) if held_out is None else torch.as_tensor(held_out).bool().cpu()
+    try:
+        tests = _every_second(names) if held_out is None else torch.as_tensor(held_out).bool().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadOption(f"held_out={shorten(held_out)} is not valid. Give True or False for each image.") from error
     if tests.shape != known.shape:
         raise BadOption(f"held_out has shape {tuple(tests.shape)}. Give one value for each of {len(names)} images.")
     vocabulary = {name: index for index, name in enumerate(sorted(set().union(*names)))}

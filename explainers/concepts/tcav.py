@@ -16,7 +16,7 @@ from explainers.concepts.factors import collect
 from explainers.derived_targets import Direction
 from explainers.display.display import Display, Displayed, paragraphs
 from explainers.dtypes import to_cpu_float64
-from explainers.errors import BadOption, BadTarget, check_type
+from explainers.errors import BadOption, BadTarget, check_type, shorten
 from explainers.options import LayerName, check_keywords, check_whole
 from explainers.students_t import t_tail
 from explainers.targets import TargetLike
@@ -133,6 +133,9 @@ def _sets_of(given: Tensor | Sequence[Tensor], concept: Tensor) -> list[Tensor]:
     Errors   BadOption
     """
     check_type("concept_images", concept, Tensor, "images of the concept [N, C, H, W]")
+    for name, each in (("concept_images", concept), ("random_images", given)):
+        if isinstance(each, Tensor) and not each.ndim:
+            raise BadOption(f"{name}={shorten(each)} is not valid. Give images [N, C, H, W].")
     sets = list(given) if isinstance(given, (list, tuple)) else []
     if isinstance(given, Tensor):
         size = max(1, len(concept))

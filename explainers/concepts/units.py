@@ -217,7 +217,8 @@ def index_units(
     """
     names = _checked_layers(layers)
     check_whole(1, top=top, batch_size=batch_size)
-    if isinstance(effects, (bool, list, tuple, Tensor)) or (isinstance(effects, str) and effects != PREDICTED):
+    several = isinstance(effects, (bool, list, tuple, Tensor)) or getattr(effects, "ndim", 0) != 0
+    if several or (isinstance(effects, str) and effects != PREDICTED):
         raise BadOption(f"effects={shorten(effects)} is not valid. Give the index of a class, 'predicted' or a Target.")
     check_progress(progress, "an IndexedBatch")
     batches = _read(images, batch_size)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from explainers.errors import wrong_type
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -131,6 +133,16 @@ def folded(title: str, content: str) -> str:
 def paragraphs(lines: Sequence[str]) -> str:
     """Return lines of text as paragraphs."""
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def check_labels(labels: object) -> None:
+    """Check the names of classes, which are found by index.
+
+    Errors   WrongType
+    """
+    is_list = hasattr(labels, "__len__") and hasattr(labels, "__getitem__")
+    if labels is not None and (not is_list or isinstance(labels, (str, bytes, Tensor))):
+        raise wrong_type("labels", labels, "a list with the name of each class")
 
 
 def class_name(index: int, labels: Sequence[str] | None) -> str:

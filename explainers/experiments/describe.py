@@ -23,7 +23,7 @@ from explainers.layers.center_fields import center_fields
 from explainers.layers.layer import layout_of
 from explainers.layers.profile import Profile
 from explainers.nested import list_tensors
-from explainers.options import check_keywords
+from explainers.options import check_flags, check_keywords
 
 Times = dict[tuple[str, int], tuple[float, int]]
 """Seconds and bytes of the output, by the dotted name of a module and the number of its call."""
@@ -137,6 +137,7 @@ def describe(
         ('conv1', (1, 64, 112, 112))
     """
     check_images(model, images)
+    check_flags(receptive_fields=receptive_fields)
     model = model if forward is None else wrap_forward(model, forward, images)
     image = images[:1]
     with torch.inference_mode(False), torch.no_grad(), one_call(model) as view:

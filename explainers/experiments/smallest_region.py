@@ -18,7 +18,7 @@ from explainers.errors import BadOption, BadTarget, check_type, kind_of, shorten
 from explainers.explanation.result import Explanation
 from explainers.explanation.run import explain
 from explainers.maps.resize import resize
-from explainers.options import Baseline, check_keywords
+from explainers.options import Baseline, check_choice, check_keywords
 from explainers.perturbation.baselines import baseline_of
 from explainers.probabilities import check_score, probabilities_of
 from explainers.registry import MethodLike
@@ -92,8 +92,7 @@ def smallest_region(
         torch.Size([1, 224, 224])
     """
     check_images(model, images)
-    if goal not in GOALS:
-        raise BadOption(f"goal={shorten(goal)} is not valid. Give 'keep', 'half' or 'change'.")
+    check_choice("goal", goal, GOALS)
     check_score(score)
     given = None if target is None else as_target(target, len(images))
     if given is not None and not isinstance(given, Logit):

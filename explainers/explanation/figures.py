@@ -13,6 +13,7 @@ from torch.nn import functional
 from explainers.display.display import (
     NO_PILLOW,
     Display,
+    check_labels,
     class_name,
     escape,
     has_pillow,
@@ -22,6 +23,8 @@ from explainers.display.display import (
 )
 from explainers.display.figure import SIDE, MapFigure, Shown, given_images, maps_html, network_inputs
 from explainers.explanation.facts import Explained
+from explainers.maps.color_maps import color_map
+from explainers.options import check_flags
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
 
@@ -49,6 +52,11 @@ def display_maps(
     """
     if not has_pillow():
         raise ImportError(NO_PILLOW)
+    check_labels(labels)
+    if signed is not None:
+        check_flags(signed=signed)
+    if colors is not None:
+        color_map(colors)
     shown: list[MapFigure] = []
     for each in explanations:
         signs = signed if signed is not None else colors == "signed" or not each.by_size

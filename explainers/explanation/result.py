@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from explainers.call.images import first_broken_value
-from explainers.display.display import Display, Displayed
+from explainers.display.display import Display, Displayed, check_labels
 from explainers.errors import BadOption, WrongType, kind_of
 from explainers.explanation.diagnosis import Evidence, statistics
 from explainers.explanation.facts import Explained
@@ -105,7 +105,7 @@ class Explanation(Explained, Displayed):
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:
             return signed
-        return not self.by_size or options.get("colors") == "signed"
+        return not self.by_size or str(options.get("colors")) == "signed"
 
     def save(self, path: str) -> None:
         """Write the explanation to an `.npz` file that NumPy reads without pickle."""
@@ -135,6 +135,8 @@ class Explanation(Explained, Displayed):
         where = about.pop("placement", None)
         placement = [_placement(each) for each in where] if isinstance(where, list) else _placement(where)
         maps: dict[str, Any] = {name: arrays.get(name) for name in ("map", "raw", "scores")}
+        for row in about["statistics"]:
+            row |= {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
         return cls(**about, **maps, findings=findings, placement=placement)
 
     def to_html(self, path: str | Path, images: Any = None, *, labels: Sequence[str] | None = None) -> None:
@@ -207,6 +209,7 @@ def show(
         Display(1 map)
     """
     check_whole(1, most=most)
+    check_labels(labels)
     if isinstance(explanations, Displayed) and not isinstance(explanations, Explanation):
         given = {"images": images, "signed": signed, "colors": colors, "limits": limits}
         if unused := [name for name, value in given.items() if value is not None]:

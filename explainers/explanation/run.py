@@ -32,7 +32,7 @@ from explainers.explanation.result import Explanation, add_missing, join_images
 from explainers.findings import Finding, Record, recording
 from explainers.layers.layer import Layer
 from explainers.maps.resize import REDUCTIONS, rank_correlation, reduce_channels
-from explainers.options import LayerName, check_flags, unknown_keyword, whole_number
+from explainers.options import LayerName, check_choice, check_flags, unknown_keyword, whole_number
 from explainers.output_targets import Similarity
 from explainers.perturbation.several_inputs import explain_each_input, finite_inputs, pack_call
 from explainers.probabilities import check_score, declared, declared_score
@@ -168,8 +168,8 @@ def _check(chosen: Method, options: dict[str, Any], call: dict[str, Any]) -> tup
         options, score = {**options, "score": score}, None
     if score is not None:
         check_score(score)
-    if reduce is not None and reduce not in REDUCTIONS:
-        raise BadOption(f"reduce={shorten(reduce)} is not valid. Choose one of {', '.join(REDUCTIONS)}.")
+    if reduce is not None:
+        check_choice("reduce", reduce, REDUCTIONS)
     if trained_size is not None and (whole_number(trained_size) or 0) < 1:
         raise BadOption(f"trained_size={shorten(trained_size)} is not valid. Give a side in pixels, or None.")
     return options, score

@@ -113,6 +113,8 @@ def smooth(
     function = method if callable(method) else find(method)
     name = str(getattr(function, "name", None) or getattr(function, "__name__", "the method"))
     keywords = set(signature_of(getattr(function, "function", function)).parameters)
+    if augment is not None and not isinstance(augment, (bool, Augment)):
+        raise BadOption(f"augment={shorten(augment)} is not valid. Give True, or settings such as Augment(zoom=0.2).")
     if sum(varied is not None for varied in (sigma, augment or None, baselines)) != 1:
         raise BadOption("Give exactly one of sigma, augment and baselines, such as sigma=0.15.")
     if sigma is not None:

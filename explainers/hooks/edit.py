@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, WrongType, shorten
+from explainers.errors import BadOption, WrongType, shorten, wrong_type
 from explainers.hooks.calls import Calls, Edit, replaced_outputs
 from explainers.hooks.checkpoints import run_checkpoints_directly
 from explainers.hooks.distributed import reducing_wrapper, refuse_sharded, runs_distributed
@@ -122,6 +122,8 @@ def edit_gradients(edits: Mapping[Tensor | tuple[nn.Module, LayerName], Edit]) -
             checked = _validate_result(edit)
             if isinstance(key, Tensor):
                 _hook_tensor(key, checked, stack)
+            elif not isinstance(key, tuple) or len(key) != 2:
+                raise wrong_type("The key", key, "a tensor, or (model, layer) for the output of a layer")
             else:
                 _hook_outputs(key[0], [key[1]], stack, partial(_edit_output, checked))
         yield

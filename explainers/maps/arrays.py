@@ -66,6 +66,21 @@ def _stack(maps: list[Any] | tuple[Any, ...], name: str) -> Tensor:
     return torch.stack([each.to(parts[0].device, kind) for each in parts])
 
 
+def check_cells(maps: Any, name: str = "maps", first: int = 1) -> None:
+    """Check that maps are dense and real, and that no side from the dimension `first` on is 0; accept other types.
+
+    Errors   BadOption
+    """
+    if not isinstance(maps, Tensor):
+        return
+    if maps.layout != torch.strided:
+        raise BadOption(f"{name} is sparse. Give a dense tensor: {name}.to_dense().")
+    if maps.is_complex():
+        raise BadOption(f"{name} is complex. Give real values, such as {name}.abs() or {name}.real.")
+    if 0 in maps.shape[first:]:
+        raise BadOption(f"{name} has shape {tuple(maps.shape)}, without values. Give at least one cell a side.")
+
+
 def check_dimensions(maps: Any, images: Any) -> Any:
     """Convert maps, and check that arrays have as many dimensions as the images, or one less.
 

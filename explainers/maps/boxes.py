@@ -9,6 +9,7 @@ from torch import Tensor
 
 from explainers.dtypes import to_float64
 from explainers.errors import BadOption
+from explainers.maps.arrays import check_cells
 from explainers.maps.resize import resize
 from explainers.options import check_finite, check_keywords
 from explainers.perturbation.segments import connected_components
@@ -55,6 +56,7 @@ def regions(
         [(96, 64, 160, 128)]
     """
     check_finite("threshold", threshold, "a fraction of the maximum, above 0 and at most 1", above=0, most=1)
+    check_cells(map, "map", first=0)
     if not isinstance(map, Tensor) or map.ndim != 2 or not bool(map.isfinite().all()):
         given = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
         raise BadOption(f"regions takes one finite map [h, w], not {given}. For a batch, give map[i].")

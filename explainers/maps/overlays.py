@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from explainers.errors import BadImages, BadOption, kind_of, shorten
-from explainers.maps.arrays import pixels, to_pillow
+from explainers.maps.arrays import check_cells, pixels, to_pillow
 from explainers.maps.color_maps import BLUE, RED, color_map
 from explainers.maps.resize import blur, resize
 from explainers.options import check_finite, check_keywords
@@ -195,6 +195,7 @@ def overlay(
         (640, 480)
     """
     check_finite("opacity", opacity, "a number from 0 to 1", least=0, most=1)
+    check_cells(map, "map", first=0)
     chosen = view(place(map, placement), colors=colors, limits=limits, signed=signed, smooth=smooth)
     values = pixels(image)
     if opacity == 0:
@@ -233,7 +234,8 @@ def overlay_frames(
         >>> len(drawn), drawn[0].size
         (4, (64, 48))
     """
-    if not isinstance(map, Tensor) or map.ndim != 3 or not map.numel():
+    check_cells(map, "map", first=0)
+    if not isinstance(map, Tensor) or map.ndim != 3:
         given = f"shape {tuple(map.shape)}" if isinstance(map, Tensor) else kind_of(map)
         raise BadImages(
             f"overlay_frames draws one map [t, h, w], not {given}. For a batch, give one map, such as "

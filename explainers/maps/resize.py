@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from explainers.dtypes import float64_device, to_float64
 from explainers.errors import BadOption, check_type, shorten, wrong_type
-from explainers.options import check_keywords, whole_numbers
+from explainers.maps.arrays import check_cells
+from explainers.options import check_choice, check_keywords, whole_numbers
 from explainers.perturbation.baselines import blur_axis
 from explainers.placement import Placement, Placements, place
 
@@ -51,8 +52,8 @@ def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, place
     if not isinstance(maps, Tensor) or maps.ndim not in (3, 4):
         given = tuple(maps.shape) if isinstance(maps, Tensor) else type(maps).__name__
         raise BadOption(f"resize takes maps [N, h, w] or [N, t, h, w], not {given}. For a single map m, give m[None].")
-    if mode not in MODES:
-        raise BadOption(f"Unknown mode {shorten(mode)}. Choose one of {', '.join(MODES)}.")
+    check_cells(maps)
+    check_choice("mode", mode, MODES)
     sides = whole_numbers(size)
     if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
         names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
@@ -156,6 +157,7 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     for name, maps in (("a", a), ("b", b)):
         if not isinstance(maps, Tensor):
             raise wrong_type(name, maps, "a tensor of maps [N, ...]")
+        check_cells(maps, name)
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
@@ -250,12 +252,14 @@ def fuse(
     """
     check_type("maps", maps, (Mapping, Sequence), "a mapping or a list of maps [N, h, w]")
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
-    if how not in FUSIONS:
-        raise BadOption(f"Unknown how={shorten(how)}. Choose one of {', '.join(FUSIONS)}.")
+    check_choice("how", how, FUSIONS)
     forms = {(m.ndim, len(m)) if isinstance(m, Tensor) and m.ndim in (3, 4) else None for m in layers}
     if len(forms) != 1 or None in forms:
         shapes = ", ".join(str(tuple(m.shape)) if isinstance(m, Tensor) else type(m).__name__ for m in layers) or "none"
         raise BadOption(f"The maps have shapes {shapes}. Give one or more maps [N, h, w] of the same N images.")
+    for each in layers:
+        check_cells(each)
+    check_type("placements", placements, (Sequence, type(None)), "a list with a placement or None for each map")
     where = [None] * len(layers) if placements is None else list(placements)
     if len(where) != len(layers):
         raise BadOption(f"{len(where)} placements were given for {len(layers)} maps. Give one for each, or None.")

@@ -353,7 +353,7 @@ def score_of(maps: Mapping[str, Any], score: str) -> str:
     Errors   BadOption if they declare different ones
     """
     declared = {each.score: name for name, each in maps.items() if isinstance(each, Explanation) and each.score}
-    if score != "probability" or not declared:
+    if not declared or not isinstance(score, str) or score != "probability":
         return score
     if len(declared) > 1:
         raise BadOption(f"The explanations have different kinds of scores: {', '.join(declared)}. Give score=.")

@@ -241,19 +241,20 @@ def parts_of(masks: Masks, images: Tensor) -> list[Parts]:
         masks = masks.detach().to(images.device)
         is_mask = masks.dtype == torch.bool or masks.is_floating_point()
         return _from_masks(masks, images) if is_mask else _from_labels(masks, images)
-    if masks == "superpixels" and len(sides) == 3:
+    name = masks if isinstance(masks, str) else ""
+    if name == "superpixels" and len(sides) == 3:
         raise BadOption(
             "Superpixels are defined for images [N, C, H, W], not for videos and volumes. Give masks='grid', the "
             f"size of a grid such as {tuple(min(4, side) for side in sides)}, or integer labels of shape {sides}."
         )
-    if masks == "superpixels":
+    if name == "superpixels":
         return [Parts(int(labels.max()) + 1, labels) for labels in superpixels(images)]
-    if masks == "grid":
+    if name == "grid":
         masks = tuple(min(_CELLS, side) for side in sides)
     size: Any = (masks,) * len(sides) if isinstance(masks, int) and not isinstance(masks, bool) else masks
     fits = isinstance(size, (tuple, list)) and len(size) == len(sides)
     if not (fits and all(isinstance(side, int) for side in size)):
-        hint = nearest(masks, PARTS) if isinstance(masks, str) else ""
+        hint = nearest(name, PARTS)
         axes = ", ".join(kinds_of(len(sides)))
         raise BadOption(
             f"Invalid masks={shorten(masks)}. {hint}Give 'superpixels', 'grid', a grid's size such as 7 or "

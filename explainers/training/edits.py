@@ -25,7 +25,7 @@ them after that with `torch.nn.utils.clip_grad_norm_`. Sharded parameters are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explainers.errors import BadOption, WrongType, nearest, shorten
+from explainers.errors import BadOption, WrongType, check_type, nearest, shorten
 from explainers.hooks.calls import Edit
 from explainers.hooks.edit import edit_gradients, edit_together, watch_gradients
 from explainers.hooks.locate import find_hook_point, unwrap
@@ -62,10 +62,11 @@ def clip_gradients(
     depend on gets none. `norm` is therefore applied at the end of the backward pass, in a callback queued by the hooks:
     `.grad` is scaled by norm / total, as in `torch.nn.utils.clip_grad_norm_`. Blocks entered later act after it, on the
     clipped gradient. Over several backward passes without `zero_grad`, the accumulated gradient is clipped, which needs
-    a second copy of the gradients. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If
-    both are given, `value` is applied first. If the loss is scaled, pass the GradScaler as `scaler`: the limits then
-    apply to the unscaled gradients. An optimizer in a hook uses the gradients before their norm is known, so `norm`
-    raises an error; `value` applies to it.
+    a second copy of the gradients, and blocks entered later receive the accumulated gradient, not that of the last
+    pass. `torch.autograd.grad` does not write `.grad`, so `norm` does not apply to it. If both are given, `value` is
+    applied first. If the loss is scaled, pass the GradScaler as `scaler`: the limits then apply to the unscaled
+    gradients. An optimizer in a hook uses the gradients before their norm is known, so `norm` raises an error; `value`
+    applies to it.
 
     Returns  nothing
     Errors   BadOption if neither is given, one is not above 0, no parameter requires grad, the parameters are sharded,
@@ -197,6 +198,7 @@ def replace_gradient(tensor: Tensor, function: Callable[[Tensor], Tensor | None]
         >>> model.fc.bias.grad[281]
         tensor(3.)
     """
+    check_type("tensor", tensor, Tensor, "a tensor that requires grad, such as model.fc.bias")
     with edit_gradients({tensor: function}):
         yield
 
@@ -221,12 +223,13 @@ def add_gradient_noise(params: Params, *, std: float, seed: int = 0, scaler: Sca
         0.01
     """
     check_finite("std", std, "a finite number of at least 0", least=0)
+    check_whole(0, seed=seed)
     scale = scale_of(scaler, "add_gradient_noise")
     edits: Edits = {}
     instead = f"After backward, add torch.randn_like(parameter.grad) * {std} to each gradient."
     for index, tensor in enumerate(gather(params, instead).values()):
         # Neighboring seeds must not share streams, such as parameter 1 of one run and parameter 0 of the next.
-        generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
+        generator = torch.Generator(tensor.device).manual_seed((int(seed) * 1_000_003 + index) % 2**63)
         edits[tensor] = partial(_add_noise, generator=generator, std=std, scale=scale)
     with not_sharded_inside(params, instead), edit_gradients(edits):
         yield
@@ -273,6 +276,10 @@ def record_gradients(
     edits of blocks entered earlier; if they changed it, the row's `unedited` contains the statistics before the edits.
     If the loss is scaled, pass the GradScaler as `scaler`: the unscaled gradients are recorded.
 
+    `clip_gradients(norm=...)` clips the accumulated gradient. In a block entered after it, the row therefore describes
+    the accumulated, clipped gradient, and `unedited` only the gradient of this pass. They describe the same gradient
+    only if `zero_grad` is called before each pass. To record each pass separately, enter this block first.
+
     Under DistributedDataParallel, the averaged gradients of parameters are recorded, so every process has the same
     rows. Gradients of `activations` are those of the process's own images.
 
@@ -288,6 +295,10 @@ def record_gradients(
         >>> log.names
         ('fc.weight', 'fc.bias')
     """
+    lists = (Sequence, Set)
+    check_type("statistics", statistics, lists, f"a list of {', '.join(STATISTICS)}")
+    check_type("patterns", patterns, (*lists, type(None)), "a shell pattern such as 'layer4.*', or a list of them")
+    check_type("activations", activations, lists, "a list of layers, such as ['layer4']")
     for name in [statistics] if isinstance(statistics, str) else statistics:
         if isinstance(statistics, str) or name not in STATISTICS:
             raise BadOption(
@@ -308,7 +319,8 @@ def record_gradients(
         chosen = {name for pattern in listed for name in match_names(pattern, tensors)}
         tensors = {name: tensor for name, tensor in tensors.items() if name in chosen}
     kinds = {name: "parameter" if isinstance(tensor, nn.Parameter) else "tensor" for name, tensor in tensors.items()}
-    layers = [find_hook_point(model, layer).name for layer in activations] if model is not None else []
+    named: Sequence[LayerName] = [activations] if isinstance(activations, str) else activations
+    layers = [find_hook_point(model, layer).name for layer in named] if model is not None else []
     log = GradientLog(tuple(statistics), limit, (*tensors, *layers))
 
     def record(name: str, call: int | None, gradient: Tensor, unedited: Tensor) -> None:

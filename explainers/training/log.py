@@ -30,15 +30,14 @@ BLOCK = 2**15
 
 
 def moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
-    """Return (Euclidean norm, real and imaginary part of the sum, largest magnitude, count of nonzeros).
+    """Return (norm, real and imaginary part of the sum, largest magnitude, count of nonzeros, norm around the mean).
 
     They are on the gradient's device, and zero if not needed. In float64, squares of large float32 values do not
-    overflow, and computing `std` as a difference is accurate enough. On a device without float64, the norm of the
-    values minus their mean follows as a sixth number, because that difference would cancel in float32.
+    overflow.
     """
     wanted, flat = set(statistics), gradient.flatten()
     if not flat.numel():
-        return torch.zeros(5, dtype=torch.float64)
+        return torch.zeros(6, dtype=torch.float64)
     if flat.device.type == "cpu":
         return torch.tensor(_on_cpu(flat, wanted), dtype=torch.float64)
     if float64_device(flat.device) != flat.device:
@@ -48,14 +47,12 @@ def moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
 
 def statistics_of(values: Sequence[float], size: int, statistics: Sequence[str]) -> dict[str, float]:
     """Return the named statistics of a gradient with `size` values from its moments."""
-    norm, real, imaginary, largest, filled, *centered = values
+    norm, real, imaginary, largest, filled, centered = values
     total = math.hypot(real, imaginary) if imaginary else real
-    spread = centered[0] ** 2 if centered else norm * norm - total * total / max(size, 1)
     named = {
         "norm": norm,
         "mean": total / max(size, 1),
-        # NaN propagates, since comparisons with it are false.
-        "std": 0.0 if size < 2 or spread < 0 else math.sqrt(spread / (size - 1)) if spread < math.inf else math.nan,
+        "std": 0.0 if size < 2 else centered / math.sqrt(size - 1) if centered < math.inf else math.nan,
         "max": largest,
         "zero_fraction": 1 - filled / size if size else 0.0,
     }
@@ -70,30 +67,50 @@ def _real_parts(flat: Tensor) -> tuple[Tensor, ...]:
 def _on_cpu(flat: Tensor, wanted: set[str]) -> list[float]:
     """Return the moments as numbers: on the CPU, reading one does not wait, and costs less than another operation."""
     parts = _real_parts(flat)
-    sums, squares = [0.0, 0.0], 0.0
+    sums, squares, spread = [0.0, 0.0], 0.0, 0.0
     if {"norm", "mean", "std"} & wanted:
         buffer = torch.empty(min(flat.numel(), BLOCK), dtype=torch.float64)  # once, since new memory is slow
         for k, part in enumerate(parts):
-            for block in part.split(BLOCK):
-                values = buffer[: block.numel()].copy_(block)
-                sums[k] += values.sum().item()
-                squares += torch.dot(values, values).item()  # faster than vector_norm, and as exact
+            sums[k], square = _sums(part, 0.0, buffer)
+            squares += square
+            around = square - sums[k] * sums[k] / len(part)
+            if around < 1e-6 * square and "std" in wanted:  # the difference cancels
+                rest, square = _sums(part, sums[k] / len(part), buffer)
+                around = max(square - rest * rest / len(part), 0.0)
+            spread += around
     low, high = 0.0, 0.0
     if "max" in wanted:
         low, high = (end.item() for end in (flat.to(torch.complex128).abs() if flat.is_complex() else flat).aminmax())
     count = int(flat.count_nonzero()) if "zero_fraction" in wanted else 0
-    return [math.sqrt(squares), *sums, abs(low) if abs(low) > high else high, count]
+    largest = abs(low) if abs(low) > high else high
+    # Comparisons with NaN are false.
+    return [math.sqrt(squares), *sums, largest, count, math.sqrt(spread) if spread < math.inf else math.nan]
+
+
+def _sums(part: Tensor, mean: float, buffer: Tensor) -> tuple[float, float]:
+    """Return the sum and the sum of squares of the values minus `mean`, in blocks of the size of the buffer."""
+    total = squares = 0.0
+    for block in part.split(BLOCK):
+        values = buffer[: block.numel()].copy_(block)
+        if mean:
+            values -= mean
+        total += values.sum().item()
+        squares += torch.dot(values, values).item()  # faster than vector_norm, and as exact
+    return total, squares
 
 
 def _in_float64(flat: Tensor, wanted: set[str]) -> Tensor:
     zero = torch.zeros((), dtype=torch.float64, device=flat.device)
-    found = [zero, zero, zero, zero, zero]
+    found = [zero] * 6
     parts = _real_parts(flat)
     size = torch.hypot(*parts) if len(parts) == 2 else flat
-    if {"norm", "std"} & wanted:
+    if "norm" in wanted:
         found[0] = torch.linalg.vector_norm(size, dtype=torch.float64)
-    if {"mean", "std"} & wanted:
+    if "mean" in wanted:
         found[1 : 1 + len(parts)] = [part.sum(dtype=torch.float64) for part in parts]
+    if "std" in wanted:
+        spreads = [part.to(torch.float64).var(correction=0) * len(part) for part in parts]
+        found[5] = torch.stack(spreads).sum().sqrt()
     if "max" in wanted:
         low, high = size.aminmax()
         found[3] = torch.maximum(-low, high).to(torch.float64)
@@ -120,7 +137,7 @@ LINES = 8
 """Lines in a chart, each in another color."""
 
 
-# A row without its statistics, the number of the layer's call, and the moments: (1, 5), or (2, 5) if hooks changed the
+# A row without its statistics, the number of the layer's call, and the moments: (1, 6), or (2, 6) if hooks changed the
 # gradient, with the unedited gradient in the second row.
 _Waiting = tuple[Row, int | None, Tensor]
 
@@ -317,11 +334,15 @@ def _histogram(gradient: Tensor, bins: int) -> tuple[tuple[int, ...], tuple[floa
     values = gradient if gradient.dtype == torch.float64 else gradient.float()
     values = values[values.isfinite()]
     low, high = (float(end) for end in values.aminmax()) if values.numel() else (0.0, 0.0)
+    # The width of the range must not overflow.
+    scale = 8.0 if max(-low, high) > torch.finfo(values.dtype).max / 4 else 1.0
+    low, high = low / scale, high / scale
     if low == high:
         half = abs(low) / 2 or 0.5
         low, high = low - half, high + half
+    values = values / scale if scale > 1 else values
     counts = tuple(int(count) for count in values.histc(bins, low, high).tolist()) if values.numel() else (0,) * bins
-    return counts, (*(low + (high - low) * k / bins for k in range(bins)), high)
+    return counts, tuple(scale * edge for edge in (*(low + (high - low) * k / bins for k in range(bins)), high))
 
 
 def _bins(row: Row) -> dict[str, Any]:

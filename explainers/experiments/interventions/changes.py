@@ -268,7 +268,7 @@ def _mask(layout: LayerLayout, shape: Sequence[int], cells: Tensor | Sequence[tu
         if tuple(cells.shape) != grid:
             raise BadOption(f"The mask of cells has shape {tuple(cells.shape)}; the layer has a grid of {grid}.")
         chosen = cells.cpu()
-    elif isinstance(cells, (Tensor, list, tuple)):
+    elif isinstance(cells, (list, tuple)) or (isinstance(cells, Tensor) and cells.ndim):
         for cell in cells.tolist() if isinstance(cells, Tensor) else cells:
             chosen[check_cell(cell, grid, layout.name)] = True
     else:

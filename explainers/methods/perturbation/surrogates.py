@@ -186,7 +186,8 @@ def _efficient_fit(z: Tensor, y: Tensor, weights: Tensor, total: Tensor) -> Tens
     free = z.double() - z.double().mean(1, keepdim=True)
     square = free.T @ (weights[:, None] * free)
     rest = weights * (y - z.double().sum(1) * even)
-    return even + torch.linalg.pinv(square, hermitian=True) @ (free.T @ rest)
+    # The rows of `free` sum to 0. The default tolerance is near rounding, so this null direction could pass it.
+    return even + torch.linalg.pinv(square, rtol=1e-10, hermitian=True) @ (free.T @ rest)
 
 
 @_per_pixel(title="Shapley sampling", paper="Castro et al. 2009, doi:10.1016/j.cor.2008.04.004")

@@ -132,7 +132,7 @@ OPTIONS: list[Row] = [
         (lambda n, x, window=window: occlusion(n, x, 1, window=window, stride=1), (BadOption, TypeError), "window")  # type: ignore[misc]
         for window in (0, (4, 0), (4, 4, 4), "wide", 2.5)
     ),
-    (lambda n, x: explain("grad_cam", n, x, 1, reduce="summ"), BadOption, "reduce="),
+    *((lambda n, x, v=v: explain("grad_cam", n, x, 1, reduce=v), BadOption, "reduce=") for v in ("summ", MAP.numpy())),
     (lambda n, x: explain("grad_cam", n, x, 1, trained_size="big"), BadOption, "trained_size="),
     (lambda n, x: explain("grad_cam", n, x, 1, compare=torch.tensor([1, 2])), BadOption, "compare="),
     (lambda n, x: explainers.lrp(n, x, 1, low=NAN), BadOption, "low"),
@@ -269,6 +269,7 @@ AFTER_A_PASS: list[Row] = [
     (lambda n, x: grad_cam(n, x, 1, layer="net.conv3"), LayerNotFound, "'net.conv3'.*'net.conv2'"),
     (lambda n, x: grad_cam(n, x, 1, layer=nn.ReLU()), LayerNotFound, "ReLU"),
     (lambda n, x: sweep("element_wise_grad_cam", n, x, relu=True), BadOption, "relu"),
+    (lambda n, x: explainers.lime(n, x, 1, masks=MAP.numpy()), BadOption, "masks=array"),
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x * NAN), BadOption, "baselines contains nan"),
     (lambda n, x: explainers.gradient_shap(n, x, 1, baselines=x.numpy()), BadOption, "baselines is a NumPy array"),
     (lambda n, x: saliency(n, x, 1, through=("net.conv2", [-1])), BadTarget, "channel"),

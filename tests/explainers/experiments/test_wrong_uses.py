@@ -23,6 +23,7 @@ from tests.support.nets import Twice, plain, random_images, settle
 from tests.support.traces import nothing_left
 
 MAPS = torch.rand(3, 4, 4)
+ARRAY = torch.rand(3, 6, 8).numpy()
 TWICE = settle(Twice().double())
 
 
@@ -64,6 +65,7 @@ EXPERIMENTS: list[Row] = [
     intervened(r"the layer has a grid of \(12, 16\)", cells=torch.ones(5, 8, dtype=torch.bool)),
     intervened("does not exist", cells=[(0, -1)]),
     intervened("Cell 3 does not exist", cells=[3]),
+    intervened(r"cells=tensor\(3\)", cells=torch.tensor(3)),
     intervened("value=nan", value=NAN),
     intervened("value=True", value=True),
     intervened("does not broadcast", value=torch.zeros(5, 1, 1)),
@@ -87,6 +89,7 @@ EXPERIMENTS: list[Row] = [
     *(erased("one map", maps) for maps in (torch.rand(4, 4, 4), torch.rand(3, 3, 4, 4), 1.5)),
     erased("Unknown method 'map'", "map"),
     erased("goal='remove'", goal="remove"),
+    erased("goal=array", goal=ARRAY),
     erased("baseline", baseline="sharpen"),
     erased("needs probabilities", goal="half", score="logit"),
     traced("channel=6 does not exist: layer 'net.conv1' has channels 0 to 5", channel=6),
@@ -109,14 +112,23 @@ EXPERIMENTS: list[Row] = [
     indexed("top=0", top=0),
     indexed("cat", effects="cat"),
     indexed("effects", effects=[1, 2]),
+    indexed("effects=array", effects=ARRAY),
+    *((lambda n, x, g=given: explainers.tcav(n, x, 0, **g), BadOption, "is not valid. Give images") for given in (  # type: ignore[misc]
+        {"concept_images": zeros(), "random_images": zeros(9, 3, 12, 16)},
+        {"concept_images": zeros(2, 3, 12, 16), "random_images": zeros()},
+    )),
     indexed("tops", tops=3),
+    (lambda n, x: explainers.find_concepts(n, x, "net.conv1", method=ARRAY), BadOption, "method=array"),
+    (lambda n, x: explainers.describe(n, x, receptive_fields=ARRAY), BadOption, "receptive_fields=array"),
     named("activations", [[1.0]], ["cat"], explainers.WrongType),
     named("activations", torch.zeros(3)),
     named("finite", torch.full((3, 1), NAN)),
     named("3 images", torch.zeros(3, 1), ["cat"] * 2),
     named("labels", torch.zeros(3, 1), "cat"),
     named("held_out", torch.zeros(3, 1), held_out=[True]),
+    named("held_out='half'", torch.zeros(3, 1), held_out="half"),
     named("least=85", torch.zeros(3, 1), least=85),
+    named("least=None", torch.zeros(3, 1), least=None),
     named("top=0", torch.zeros(3, 1), top=0),
     *(visualized("", **{name: value}) for name, value in (  # type: ignore[arg-type]
         ("image", "pixels"), ("size", (4, 4)), ("images", 0), ("steps", 0), ("std", 0.0), ("mean", [0.1]),
@@ -146,13 +158,13 @@ def removed(error: str, change: Callable[[Any], Any] = lambda maps: maps, **chan
     return lambda n, x: explainers.remove_brightest(n, x, maps, target=0, **changed), BadOption, error
 
 
-ARRAY = torch.rand(3, 6, 8).numpy()
 BOXES = torch.tensor([[2.0, 2.0, 9.0, 8.0], [0.0, 0.0, 5.0, 5.0], [8.0, 4.0, 16.0, 12.0]])
 METRICS: list[Row] = [
     evaluated("Unknown metric 'deletoin'. Did you mean 'deletion'", metrics="deletoin"),
     evaluated("Unknown metric Metric", metrics=[explainers.METRICS["deletion"]]),
     evaluated("steps=1", steps=1),
     evaluated("score='odds'", score="odds"),
+    evaluated("score=array", score=ARRAY),
     evaluated("baseline='blurred'", baseline="blurred"),
     evaluated("Give True or False", controls=3),
     evaluated("budget='1'", budget="1"),
@@ -211,13 +223,24 @@ ONE, GRAY, HEAT = torch.ones(1, 2, 2), Image.new("RGB", (12, 8)), torch.rand(3, 
 SMOOTHED: list[Any] = [
     {}, {"sigma": 0.1, "augment": True}, {"sigma": -0.1}, {"sigma": 1.1}, {"sigma": True},
     {"sigma": 0.1, "samples": 0}, {"augment": False}, {"baselines": ()}, {"baselines": "blur"},
-    {"baselines": ("zeros", "blur"), "samples": 5},
+    {"baselines": ("zeros", "blur"), "samples": 5}, {"augment": "flip"}, {"augment": ARRAY},
+]  # fmt: skip
+# Maps that are sparse, complex or without cells
+UNUSABLE = (ONE.to_sparse(), "sparse"), (ONE * 1j, "complex"), (ONE[:, :0], "without values")
+TAKE_MAPS: list[Callable[[torch.Tensor], Any]] = [
+    lambda maps: resize(maps, (4, 4)), lambda maps: explainers.fuse([maps], "product"),
+    lambda maps: rank_correlation(maps, maps), lambda maps: explainers.regions(maps[0], (4, 4)),
+    lambda maps: overlay(GRAY, maps[0]), lambda maps: explainers.overlay_frames([GRAY], maps),
 ]  # fmt: skip
 DRAWN: list[Row] = [
+    *((lambda n, x, m=m, take=take: take(m), BadOption, words) for m, words in UNUSABLE for take in TAKE_MAPS),  # type: ignore[misc]
     (lambda n, x: resize(ONE[0], (4, 4)), ValueError, r"m\[None\]"),
     (lambda n, x: resize(ONE, (0, 4)), ValueError, "at least 1"),
     (lambda n, x: resize(ONE, (4, 4), "bicubic"), ValueError, "bilinear, cubic, nearest, area"),
     (lambda n, x: resize(ONE, (4, 4), placement=Placement(((1.0,), (2.0,)), (4, 4))), ValueError, "placement is of"),
+    (lambda n, x: resize(ONE, (4, 4), ARRAY), ValueError, "mode=array"),
+    (lambda n, x: explainers.fuse([ONE], ARRAY), ValueError, "how=array"),
+    (lambda n, x: explainers.fuse([ONE], placements=3), TypeError, "placements is an int"),
     (lambda n, x: rank_correlation(ONE, HEAT[None]), ValueError, "same shape"),
     (lambda n, x: explainers.regions(ONE[0], (2, 2), threshold=0), ValueError, "threshold=0"),
     (lambda n, x: explainers.regions(ONE, (2, 2)), ValueError, r"map\[i\]"),
@@ -246,6 +269,9 @@ SHOWN: list[Row] = [
     shown("1 images were given for 3 maps", ValueError, Image.new("RGB", (8, 8))),
     shown("most=0", most=0),
     shown("jet", colors="jet"),
+    shown("array of shape", colors=ARRAY),
+    *(shown("labels is ", TypeError, labels=labels) for labels in (10, "tabby", {"tabby"})),
+    *(shown("signed=", signed=signed) for signed in (NAN, ARRAY)),
     shown("low below high", limits=(2, 1)),
 ]
 

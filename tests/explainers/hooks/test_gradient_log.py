@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from explainers import GradientLog, clip_gradients, edit_gradients, record_gradients, replace_gradient
 from explainers.training.diagnosis import Row
+from explainers.training.log import _in_float64
 from tests.support.nets import Twice, curved, plain, random_images, settle
 from tests.support.traces import nothing_left, tensors_alive
 
@@ -73,6 +74,22 @@ def test_chosen_statistics_overflow_nan_and_empty_gradients():
             assert not any(math.isfinite(found[name]) for name in ("norm", "mean", "std", "max")), (bad, size)
 
 
+def test_the_deviation_of_values_far_from_zero():
+    """Alternating mean ± d, of which the last mean + d is without a pair; a constant has none."""
+    for mean, d, dtype in (
+        (1, 2.0**-30, torch.float64),
+        (-1000, 2.0**-20, torch.float64),
+        (100, 2.0**-16, torch.float32),
+    ):
+        values = mean + d * torch.tensor([1.0, -1]).double().repeat(50_000)[:-1]
+        exact = d * ((1 - 1 / 99_999**2) * 99_999 / 99_998) ** 0.5
+        assert once(values.to(dtype)).statistics["std"] == pytest.approx(exact, rel=1e-9), (mean, d)
+        assert _in_float64(values.to(dtype), {"std"})[5] / 99_998**0.5 == pytest.approx(exact, rel=1e-9), (mean, d)
+        complex_values = torch.complex(values, torch.zeros_like(values))
+        assert once(complex_values * 1j).statistics["std"] == pytest.approx(exact, rel=1e-9), (mean, d)
+    assert once(torch.full((100_000,), 0.1)).statistics["std"] < 1e-15
+
+
 def test_histogram_counts_finite_values_between_its_edges():
     found = once(torch.tensor([0.0, 1, 2, 3, 4, 4, torch.nan, torch.inf]), histograms=4)
     assert found.histogram == (1, 1, 1, 3) and found.edges == (0, 1, 2, 3, 4)
@@ -80,6 +97,10 @@ def test_histogram_counts_finite_values_between_its_edges():
     assert sum(constant.histogram or ()) == 6 and constant.edges == (1, 2, 3)
     assert once(torch.full((6,), torch.nan), histograms=5).histogram == (0,) * 5
     assert sum(once(torch.randn(50).bfloat16(), histograms=7).histogram or ()) == 50
+    for dtype in (torch.float32, torch.float64):
+        most = torch.finfo(dtype).max
+        wide = once(torch.tensor([-1.0, -0.75, 0.1, 0.2, 1]).to(dtype) * most, histograms=4)
+        assert wide.histogram == (2, 0, 2, 1) and wide.edges == pytest.approx((-most, -most / 2, 0, most / 2, most))
 
 
 def train(net: nn.Module, passes: int = 1, log: GradientLog | None = None) -> None:
@@ -277,6 +298,16 @@ def test_the_statistics_before_the_hooks_are_kept_if_a_hook_changed_the_gradient
             assert row.statistics["norm"] == pytest.approx(norm)
             assert (row.unedited is None) == (norm == 13)
         assert all(row.unedited is None and row.statistics["norm"] == pytest.approx(13) for row in before.rows)
+
+
+def test_after_a_norm_rows_describe_the_accumulated_gradient_and_unedited_that_of_the_pass():
+    """Oracle: by hand. (30, 0) and (30, 40), clipped to a norm of 1; the second pass alone is (0, 40)."""
+    v = nn.Parameter(torch.zeros(2))
+    with clip_gradients([v], norm=1.0), record_gradients([v]) as log:
+        v.backward(torch.tensor([30.0, 0]))
+        v.backward(torch.tensor([0.0, 40]))
+    found = [(row.statistics["mean"], row.unedited["mean"], row.unedited["norm"]) for row in log.rows]
+    assert found == [pytest.approx((0.5, 15, 30)), pytest.approx((0.7, 20, 40))]
 
 
 def test_the_statistics_before_the_hooks_of_a_layers_output():

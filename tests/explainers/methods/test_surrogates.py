@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from explainers import Contrast, MaskScores, Unit, explain, feature_ablation, kernel_shap, lime, rex, shapley_sampling
 from tests.support.nets import Weighted, Written, curved, random_images, settle
-from tests.support.oracles.masks import shapley_map
+from tests.support.oracles.masks import shapley_by_hand, shapley_map
 
 CLASSES = [2, 0, 5]
 
@@ -58,6 +59,19 @@ def test_p102_shapley_values_are_exact_if_all_coalitions_are_evaluated():
     # 13 permutations of 5 steps cost 65 evaluations, all coalitions but two 62.
     found = shapley_sampling(net, x, CLASSES, masks=(2, 3), samples=13)
     torch.testing.assert_close(found, shapley_map(net, x, CLASSES), rtol=1e-9, atol=1e-12)
+
+
+def test_shapley_values_are_exact_for_every_number_of_parts():
+    """With all coalitions; the values sum to the score minus the score of the baseline."""
+    for count in range(2, 13):
+        weights = torch.arange(1, count + 1).double()
+        net = Written(lambda _, x, weights=weights: (x.flatten(1) @ weights).sin()[:, None] * torch.tensor([1.0, -1]))
+        expected = shapley_by_hand(lambda shown: math.sin(sum(part + 1 for part in shown)), count)
+        for method, samples in ((kernel_shap, 2**count), (shapley_sampling, 1000)):
+            x = torch.ones(1, 1, 1, count, dtype=torch.float64)
+            found = method(net, x, 0, masks=(1, count), samples=samples, baseline=0.0).flatten()
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+            assert float(found.sum()) == pytest.approx(math.sin(count * (count + 1) / 2), rel=1e-12, abs=1e-14)
 
 
 def test_kernel_shap_with_paired_coalitions_is_exact_for_pairwise_interactions():
