@@ -77,7 +77,7 @@ def _on_cpu(flat: Tensor, wanted: set[str]) -> list[float]:
             if around < 1e-6 * square and "std" in wanted:  # the difference cancels
                 rest, square = _sums(part, sums[k] / len(part), buffer)
                 around = max(square - rest * rest / len(part), 0.0)
-            spread += around
+            spread += max(around, 0.0)  # without `std` it may be slightly below
     low, high = 0.0, 0.0
     if "max" in wanted:
         low, high = (end.item() for end in (flat.to(torch.complex128).abs() if flat.is_complex() else flat).aminmax())
