@@ -157,7 +157,8 @@ def rank_correlation(a: Tensor, b: Tensor) -> Tensor:
     for name, maps in (("a", a), ("b", b)):
         if not isinstance(maps, Tensor):
             raise wrong_type(name, maps, "a tensor of maps [N, ...]")
-        check_cells(maps, name)
+        if maps.layout != torch.strided or maps.is_complex() or not maps.numel():
+            check_cells(maps, name)  # says what is wrong
     if a.shape != b.shape or a.ndim < 2:
         raise BadOption(f"The maps have shapes {tuple(a.shape)} and {tuple(b.shape)}. Give the same shape [N, ...].")
     rows = torch.stack((to_float64(a.detach().flatten(1)), to_float64(b.detach().flatten(1))))
