@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import explainers
 from explainers import NoSpatialOutput, explain, full_gradients, grad_cam, list_layers, overlay
+from explainers.explanation.figures import figures
 from explainers.layers.flow.positions import even
 from explainers.maps.resize import resize
 from explainers.placement import Placement
@@ -288,6 +289,33 @@ def test_whatever_draws_resizes_or_measures_places_a_map():
     options = {"target": 0, "metrics": ("deletion",), "baseline": "mean", "score": "logit"}
     deleted = [explainers.evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (found, right, raw)]
     assert deleted[0] == deleted[1] < deleted[2]
+
+
+def test_maps_of_a_batch_are_drawn_as_those_of_its_images():
+    """Some crops start between two cells of the image, so their maps have a finer grid."""
+
+    class CropsByContent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3, 2, 1), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            start = int(x[0, 0, 0, 0] * 8)
+            return self.head(self.conv(x[..., start : start + 24]).mean((2, 3)))
+
+    torch.manual_seed(0)
+    net, x = CropsByContent().eval(), torch.rand(3, 3, 24, 40)
+    x[:, 0, 0, 0] = torch.tensor([0.25, 0.375, 0.5])
+    options = {"layer": "conv", "relu": False, "compare": False}
+    batch = explain("grad_cam", net, x, 0, **options)
+    singles = [explain("grad_cam", net, each[None], 0, **options) for each in x]
+    assert [tuple(each.placed.shape[1:]) for each in singles] == [(12, 20), (12, 40), (12, 20)]
+    assert torch.equal(batch.upsample((24, 40)), torch.cat([each.upsample((24, 40)) for each in singles]))
+    photo = [Image.new("RGB", (40, 24))] * 3
+    assert [one.tobytes() for one in batch.overlay(photo)] == [each.overlay(photo[:1])[0].tobytes() for each in singles]
+    finest = torch.cat([resize(each.placed, (12, 40)) for each in singles])
+    torch.testing.assert_close(batch.placed, finest)
+    assert [tuple(one.map.shape) for one in figures(batch)] == [(12, 20), (12, 40), (12, 20)]
 
 
 def test_a_placement_is_saved_and_kept_for_some_images_of_a_batch(tmp_path: Path):
