@@ -206,7 +206,7 @@ def _warp(operation: Operation) -> Result:
             axes[d] = lost_axis(axes[d], "grid_sample")
             continue
         at = before._replace(at=tuple(map(before.between, index.tolist())), pads=(0, 0))
-        axes[d] = full_axis("HW"[d - 2], len(at.at), at.pick(range(len(at.at))))
+        axes[d] = full_axis(known[d].factors[0].kind, len(at.at), at.pick(range(len(at.at))))
     return [tuple(axes)], [Reads.SAME, Reads.SAME]
 
 
@@ -247,7 +247,7 @@ def _fold(operation: Operation) -> Result:
     sizes, grid = operation.outputs[0].shape[-2:], [Axis(lost=why_lost(operation.first[-1:]))] * 2
     if along(operation.first[-1]) and "T" not in operation.first[-1].kinds and not grid[0].lost:
         known = {factor.kind: factor.positions for factor in operation.first[-1].factors}
-        for i, kind in enumerate("HW"):
+        for i, kind in enumerate("WH" if list(known) == ["W", "H"] else "HW"):  # in the order of the windows
             kernel, dilation, padding, stride = (operation.args[k][i] for k in (2, 3, 4, 5))
             windows = known.get(kind)
             moved = windows and windows.transposed(sizes[i], kernel, stride, padding, dilation)

@@ -239,6 +239,8 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "rows of another length": ("reshape", lambda x: x[..., :48].reshape(len(x), 3, 96, 32)),
     "rows of flattened pixels": ("slice", lambda x: x.flatten(2)[..., :2048].unflatten(2, (32, 64))),
     "quarter turn": ("shape", lambda x: x.rot90(1, (2, 3))),
+    "zoom of a transposed image": ("shape", lambda x: zoom(x.mT)),
+    "windows of a transposed image": ("shape", lambda x: F.fold(F.unfold(x.mT, 8, stride=8), (64, 64), 8, stride=8)),
     "shuffled columns": ("permutation", lambda x: x[..., torch.arange(64) * 23 % 64]),
     "mirrored in place": ("different positions", mirrored_in_place),
     "written by index": ("index_put", written),
