@@ -76,10 +76,13 @@ class Axis(NamedTuple):
     def positions(self) -> Positions | None:
         """The positions of the entries if they are known: those inside of a position, such as copies, divide it."""
         known, inner = self.factors[0].blocks if self.factors else None, self.factors[1:]
-        if known is None or not inner:
-            return known
-        count = len(known.at) * math.prod(factor.steps for factor in inner)
-        return None if any(factor.kind for factor in inner) else known.spread(count)
+        if known is None or any(factor.kind for factor in inner):
+            return None
+        if inner:
+            known = known.spread(len(known.at) * math.prod(factor.steps for factor in inner))
+        if self.order:
+            return known.pick(self.order) if len(self.order) == len(known.at) else None
+        return known
 
     @property
     def in_tiles(self) -> bool:
@@ -110,7 +113,7 @@ def resize_axis(axis: Axis, count: int, move: Callable[[Positions], Positions] |
         return Axis(lost=axis.lost)
     known = axis.positions
     moved = None if known is None else move(known) if move else known.spread(count)
-    lost = axis.lost or "index" * bool(axis.order) or _TILES * axis.in_tiles
+    lost = axis.lost or "index" * (known is None and bool(axis.order)) or _TILES * axis.in_tiles
     return full_axis(next(iter(axis.kinds)), count, moved)._replace(lost=lost)
 
 
@@ -136,7 +139,7 @@ def why_lost(axes: Sequence[Axis]) -> str:
 def permute_axis(axis: Axis, order: Sequence[int]) -> Axis:
     """Return the axis with its entries in another fixed order; an inverse permutation restores it."""
     known = axis.positions if axis.factors and axis.factors[0].whole else None
-    if known is not None and not (axis.before or axis.after):
+    if known is not None and not (axis.before or axis.after or axis.order):
         return axis._replace(factors=(Factor(axis.factors[0].kind, len(order), 1, known.pick(order)),))
     now = tuple(axis.order[i] for i in order) if axis.order else tuple(order)
     if now == tuple(range(len(now))):
@@ -228,7 +231,8 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
     if end <= axis.before or start >= size - axis.after:
         return OTHER
     if len(axis.factors) == 1 and not axis.before and not axis.after:
-        return Axis((_slice_factor(axis.factors[0], range(start, start + count * step, step)),), lost=axis.lost)
+        factor = _slice_factor(axis.factors[0], range(start, start + count * step, step))
+        return Axis((factor,), lost=axis.lost or "index" * bool(axis.order))
     return Axis(lost=axis.lost or "a slice across height and width") if axis.kinds & SPATIAL else OTHER
 
 

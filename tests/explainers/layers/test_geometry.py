@@ -157,6 +157,7 @@ CHANGES: dict[str, Change] = {
     "flipped pixels in blocks": lambda x: F.pixel_shuffle(F.pixel_unshuffle(x.flip(-1), 4)[:, :12], 2),
     "crop of repeated pixels": lambda x: x[:, :, 20:, :40].repeat_interleave(2, 2).repeat_interleave(3, 3),
     "repeated pixels, mirrored": lambda x: x.repeat_interleave(2, 3).flip(3),
+    "shifted blocks of rows": lambda x: x.unflatten(2, (32, 2)).mean(3).roll(6, 2),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
