@@ -52,7 +52,7 @@ def place(maps: Tensor, placement: Placements) -> Tensor:
     Cells move unchanged if they fit such a grid of their own size, as after a flip or a shift by whole cells. Otherwise
     the grid is at least twice as fine, and values are interpolated linearly between the cells' centers. What the layer
     does not cover is 0. Cells outside the input, in its padding, are omitted. `placement` is `Explanation.placement` or
-    `Layer.placement`; a list has one for each map.
+    `Layer.placement`; a list has one for each map. If their grids have different sizes, all maps have the finest one.
 
     Returns  maps [..., h', w'], or [..., t', h', w'] for videos and volumes, in the units and dtype of `maps`
     Errors   WrongType for another placement, BadOption for one of another grid
@@ -65,7 +65,7 @@ def place(maps: Tensor, placement: Placements) -> Tensor:
     if placement is None:
         return maps
     if isinstance(placement, (list, tuple)) and isinstance(maps, Tensor) and len(placement) == len(maps):
-        return torch.stack([place(one, at) for one, at in zip(maps, placement, strict=True)])
+        return _stack(place_each(maps, placement))
     if not isinstance(placement, Placement):
         raise WrongType(f"placement={shorten(placement)} is not valid. Give `Layer.placement`, or None.")
     cells = tuple(map(len, placement.centers))
@@ -77,6 +77,25 @@ def place(maps: Tensor, placement: Placements) -> Tensor:
     for k in range(-1, -1 - len(cells), -1):
         maps = place_axis(maps.transpose(k, -1), placement.centers[k], placement.size[k]).transpose(k, -1)
     return maps
+
+
+def place_each(maps: Tensor, placement: Placements) -> list[Tensor]:
+    """Move each map to its own grid, as `place` does for a single map."""
+    if isinstance(placement, Sequence) and len(placement) == len(maps):
+        return [place(one, at) for one, at in zip(maps, placement, strict=True)]
+    return list(place(maps, placement))
+
+
+def _stack(maps: list[Tensor]) -> Tensor:
+    """Return maps on grids of different size on the finest of them, interpolated linearly as by `resize`."""
+    for k, count in enumerate(map(max, zip(*(one.shape for one in maps), strict=True))):
+        lines = [one.transpose(k, -1) for one in maps]
+        lines = [
+            line if (n := line.shape[-1]) == count else _interpolate(line, torch.arange(n).double() + 0.5, count, n, 1)
+            for line in lines
+        ]
+        maps = [line.transpose(k, -1) for line in lines]
+    return torch.stack(maps)
 
 
 def join_placements(parts: Sequence[Placements]) -> Placements:

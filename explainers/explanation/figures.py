@@ -25,6 +25,7 @@ from explainers.display.figure import SIDE, MapFigure, Shown, given_images, maps
 from explainers.explanation.facts import Explained
 from explainers.maps.color_maps import color_map
 from explainers.options import check_flags
+from explainers.placement import place_each
 from explainers.probabilities import UNITS, WORDS
 from explainers.registry import METHODS
 
@@ -77,11 +78,11 @@ def figures(
 
     Errors   BadImages if the number of images is not the number of maps
     """
-    maps = explanation.placed
+    maps = place_each(explanation.map, explanation.placement)
     frames: list[int | None] = [None] * len(maps)
-    if maps.ndim == 4:  # of videos: the frame with the strongest values
-        frames = list(maps.nan_to_num().abs().flatten(2).amax(-1).argmax(1).tolist())
-    images = _images(explanation, photos, frames, maps.shape[1])[:most]
+    if explanation.map.ndim == 4:  # of videos: the frame with the strongest values
+        frames = [int(one.nan_to_num().abs().flatten(1).amax(-1).argmax()) for one in maps]
+    images = _images(explanation, photos, frames, [len(one) for one in maps])[:most]
     return [_figure(explanation, n, maps[n], labels, image, frames[n]) for n, image in enumerate(images)]
 
 
@@ -119,15 +120,17 @@ def _figure(
     )
 
 
-def _images(explanation: Explained, photos: Any, frames: list[int | None], cells: int) -> list[Shown] | list[None]:
-    """Return the images below the maps; of a video with maps of `cells` frames, the frame that belongs to each map."""
+def _images(
+    explanation: Explained, photos: Any, frames: list[int | None], cells: list[int]
+) -> list[Shown] | list[None]:
+    """Return the images below the maps; of a video with a map of `cells` frames, the frame that belongs to it."""
     count, inputs = len(explanation.map), explanation.images
     if photos is not None:
         return given_images(photos, count)
     if inputs is None:
         return [None] * count
     if inputs.ndim == 5:
-        at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / cells) for frame in frames]
+        at = [int((int(frame or 0) + 0.5) * inputs.shape[2] / n) for frame, n in zip(frames, cells, strict=True)]
         inputs = torch.stack([clip[:, k] for clip, k in zip(inputs, at, strict=True)])
     return network_inputs(inputs)
 

@@ -24,7 +24,7 @@ from explainers.maps.arrays import one_for_each
 from explainers.maps.overlays import overlay, overlay_frames
 from explainers.maps.resize import resize
 from explainers.options import check_whole
-from explainers.placement import Placement, join_placements, spread_placements
+from explainers.placement import Placement, join_placements, place_each, spread_placements
 from explainers.targets import TargetLike, as_target, describe_target
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Explanation(Explained, Displayed):
             raise BadOption("These are maps of videos or volumes. Use overlay_frames, which draws each frame.")
         signed = self._draws_signs(signed, options)
         several = one_for_each(images, len(self.map))
-        return [overlay(image, one, signed=signed, **options) for image, one in zip(several, self.placed, strict=True)]
+        placed = place_each(self.map, self.placement)
+        return [overlay(image, one, signed=signed, **options) for image, one in zip(several, placed, strict=True)]
 
     def overlay_frames(
         self,
@@ -98,9 +99,8 @@ class Explanation(Explained, Displayed):
             raise BadOption(
                 f"{len(clips)} clips were given for {len(self.map)} maps. Give a list with the frames of each clip."
             )
-        return [
-            overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, self.placed, strict=True)
-        ]
+        placed = place_each(self.map, self.placement)
+        return [overlay_frames(clip, one, signed=signed, **options) for clip, one in zip(clips, placed, strict=True)]
 
     def _draws_signs(self, signed: bool | None, options: dict[str, Any]) -> bool:
         if signed is not None:

@@ -162,7 +162,7 @@ def stages_among(layers: list[Layer]) -> list[Layer]:
 
 def is_rearranging(layer: Layer) -> bool:
     """Return whether the layer only rearranges or resizes its input, by its class."""
-    return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "Upsample")
+    return layer.kind.startswith("Adaptive") or layer.kind in ("Permute", "PixelShuffle", "PixelUnshuffle", "Upsample")
 
 
 def is_placeholder(layer: Layer) -> bool:

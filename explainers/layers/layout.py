@@ -11,7 +11,7 @@ from torch import Tensor
 from explainers.errors import UnsupportedModel
 from explainers.hooks.locate import HookPoint
 from explainers.layers.flow.axes import OTHER, SPATIAL, Axes, Axis, kinds_of
-from explainers.layers.flow.positions import even, is_even
+from explainers.layers.flow.positions import even
 from explainers.placement import Placement
 
 Grid = tuple[int, ...]
@@ -172,21 +172,18 @@ def _frames(axes: Axes) -> int:
 def placement_of(axes: Axes, grid: Grid, size: Grid) -> Placement | None:
     """Return where the cells of a grid lie, from the axes of its layer, or None if they cover the input evenly."""
     kinds = kinds_of(len(size))
-    found = [_uneven(axes, kind, cells, side) for kind, cells, side in zip(kinds, grid, size, strict=True)]
+    found = [_uneven(axes, kind, cells) for kind, cells in zip(kinds, grid, strict=True)]
     if not any(found):
         return None
     return Placement(tuple(at or even(cells, side).at for at, cells, side in zip(found, grid, size, strict=True)), size)
 
 
-def _uneven(axes: Axes, kind: str, cells: int, side: int) -> tuple[float, ...] | None:
+def _uneven(axes: Axes, kind: str, cells: int) -> tuple[float, ...] | None:
     """Return the centers of the cells along `kind`, or None if they cover the side evenly, or are unknown."""
-    found = [factor for axis in axes for factor in axis.factors if factor.kind == kind and factor.steps == cells]
-    factor = max(found, key=lambda each: each.stride, default=None)
-    if factor is None or factor.positions is None or len(factor.positions.at) != cells * factor.stride:
-        return None
-    at, step = factor.positions.at, factor.stride
-    centers = tuple(sum(at[i * step : (i + 1) * step]) / step for i in range(cells))
-    return None if is_even(centers, side, factor.positions.moved) else centers
+    found = [factor for axis in axes for factor in axis.factors if factor.kind == kind]
+    blocks = max(found, key=lambda each: each.stride).blocks if found else None
+    known = None if blocks is None else blocks.spread(cells)  # more cells than blocks after a pixel shuffle
+    return None if known is None or known.is_even else known.at
 
 
 def _runs(axis: Axis, kind: str) -> bool:

@@ -18,7 +18,7 @@ from explainers.errors import BadOption, check_type, shorten, wrong_type
 from explainers.maps.arrays import check_cells
 from explainers.options import check_choice, check_keywords, whole_numbers
 from explainers.perturbation.baselines import blur_axis
-from explainers.placement import Placement, Placements, place
+from explainers.placement import Placement, Placements, place, place_each
 
 MODES = ("bilinear", "cubic", "nearest", "area")
 REDUCTIONS = ("sum", "abs_max", "norm")
@@ -58,6 +58,8 @@ def resize(maps: Tensor, size: tuple[int, ...], mode: str = "bilinear", *, place
     if sides is None or len(sides) != maps.ndim - 1 or min(sides) < 1:
         names = "(height, width), both" if maps.ndim == 3 else "(frames, height, width), all"
         raise BadOption(f"Invalid size {shorten(size)} for maps {tuple(maps.shape)}. Give {names} at least 1.")
+    if isinstance(placement, Sequence) and len(placement) == len(maps) > 0:  # the placed maps may differ in size
+        return torch.cat([resize(one[None], size, mode) for one in place_each(_to_float(maps), placement)])
     resized = place(_to_float(maps), placement)
     if resized.shape[1:] == sides:
         return resized.clone()

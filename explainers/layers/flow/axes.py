@@ -8,6 +8,7 @@ Merged in that order they are the rows (H, 56, 1) again; in any other order they
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -71,6 +72,23 @@ class Axis(NamedTuple):
         """The kinds among "T", "H", "W" and "N" along which the axis runs."""
         return frozenset(factor.kind for factor in self.factors if factor.kind)
 
+    @property
+    def positions(self) -> Positions | None:
+        """The positions of the entries if they are known: those inside of a position, such as copies, divide it."""
+        known, inner = self.factors[0].blocks if self.factors else None, self.factors[1:]
+        if known is None or any(factor.kind for factor in inner):
+            return None
+        if inner:
+            known = known.spread(len(known.at) * math.prod(factor.steps for factor in inner))
+        if self.order:
+            return known.pick(self.order) if len(self.order) == len(known.at) else None
+        return known
+
+    @property
+    def in_tiles(self) -> bool:
+        """Whether neighboring entries are not neighbors in the image, such as those of different windows."""
+        return self.positions is None and any(factor.positions is not None for factor in self.factors)
+
     def stride(self, kind: str) -> int:
         """Return the largest stride along `kind`; 0 if the axis does not run along it."""
         return max((factor.stride for factor in self.factors if factor.kind == kind), default=0)
@@ -93,10 +111,13 @@ def resize_axis(axis: Axis, count: int, move: Callable[[Positions], Positions] |
     """
     if len(axis.kinds) != 1:
         return Axis(lost=axis.lost)
-    known = axis.factors[0].blocks if len(axis.factors) == 1 else None
+    known = axis.positions
     moved = None if known is None else move(known) if move else known.spread(count)
-    lost = axis.lost or "a division into tiles" * (len(axis.factors) == 1 and axis.factors[0].is_part)
+    lost = axis.lost or "index" * (known is None and bool(axis.order)) or _TILES * axis.in_tiles
     return full_axis(next(iter(axis.kinds)), count, moved)._replace(lost=lost)
+
+
+_TILES = "a division into tiles"
 
 
 def lost_axis(axis: Axis, name: str) -> Axis:
@@ -117,9 +138,9 @@ def why_lost(axes: Sequence[Axis]) -> str:
 
 def permute_axis(axis: Axis, order: Sequence[int]) -> Axis:
     """Return the axis with its entries in another fixed order; an inverse permutation restores it."""
-    if len(axis.factors) == 1 and (known := axis.factors[0].whole) and not (axis.before or axis.after):
-        factor = axis.factors[0]
-        return axis._replace(factors=(Factor(factor.kind, len(order), 1, known.pick(order)),))
+    known = axis.positions if axis.factors and axis.factors[0].whole else None
+    if known is not None and not (axis.before or axis.after or axis.order):
+        return axis._replace(factors=(Factor(axis.factors[0].kind, len(order), 1, known.pick(order)),))
     now = tuple(axis.order[i] for i in order) if axis.order else tuple(order)
     if now == tuple(range(len(now))):
         return axis._replace(order=())
@@ -210,7 +231,8 @@ def slice_axis(axis: Axis, size: int, start: int, count: int, step: int) -> Axis
     if end <= axis.before or start >= size - axis.after:
         return OTHER
     if len(axis.factors) == 1 and not axis.before and not axis.after:
-        return Axis((_slice_factor(axis.factors[0], range(start, start + count * step, step)),), lost=axis.lost)
+        factor = _slice_factor(axis.factors[0], range(start, start + count * step, step))
+        return Axis((factor,), lost=axis.lost or "index" * bool(axis.order))
     return Axis(lost=axis.lost or "a slice across height and width") if axis.kinds & SPATIAL else OTHER
 
 
@@ -241,11 +263,12 @@ def concatenate_axes(parts: Sequence[tuple[Axis, int]]) -> Axis:
     kinds = {kind for i in placed for kind in parts[i][0].kinds}
     if len(kinds) == 1 and len(placed) == len(parts):
         # Strips of one image, from rolls and pads written as concatenations.
-        known = [axis.factors[0].blocks if len(axis.factors) == 1 else None for axis, _ in parts]
+        known = [axis.positions for axis, _ in parts]
         joined = None
         if None not in known:
             at = [place for each in known if each is not None for place in each.at]
             joined = max((each for each in known if each is not None), key=lambda each: len(each.at))
             joined = joined._replace(at=tuple(at)).pick(range(len(at)))
-        return full_axis(kinds.pop(), sum(size for _, size in parts), joined)
+        lost = _TILES * any(axis.in_tiles for axis, _ in parts)
+        return full_axis(kinds.pop(), sum(size for _, size in parts), joined)._replace(lost=lost)
     return OTHER

@@ -6,8 +6,11 @@ normalization, keeps the axes of an input with the output's shape; without such 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+
+from torch import Tensor
 
 from explainers.layers.flow.axes import (
     OTHER,
@@ -18,6 +21,7 @@ from explainers.layers.flow.axes import (
     lost_axis,
     reshape_axes,
     slice_axis,
+    why_lost,
 )
 from explainers.layers.flow.operation import Operation, Reads, Result, Rule, alike, along, contracted, dims_of
 from explainers.layers.flow.position_rules import POSITION_FAMILIES, POSITION_RULES
@@ -27,7 +31,7 @@ from explainers.layers.flow.spectra import filtered
 def propagate_axes(operation: Operation) -> Result:
     """Return the axes of each output, and how the outputs read each input."""
     axes, reads = (_rule(operation.name) or _keep_axes)(operation)
-    axes = [a if len(a) == o.ndim else (OTHER,) * o.ndim for a, o in zip(axes, operation.outputs, strict=True)]
+    axes = [a if len(a) == o.ndim else _unknown(operation, o) for a, o in zip(axes, operation.outputs, strict=True)]
     return axes, reads
 
 
@@ -52,9 +56,23 @@ def _keep_axes(operation: Operation) -> Result:
             for axes, tensor in zip(operation.axes, operation.inputs, strict=True)
             if axes and tensor.shape == output.shape
         )
-        result.append(next(same, (OTHER,) * output.ndim))
+        result.append(next(same, ()) or _unknown(operation, output))
     reads = Reads.SAME if operation.name.strip("_") in _ROW_WISE else Reads.ALL
     return result, [reads] * len(operation.inputs)
+
+
+def _unknown(operation: Operation, output: Tensor) -> Axes:
+    """Return axes of unknown meaning: without fixed positions if those of an input do not cover the image evenly.
+
+    An output that combines all positions does not need any.
+    """
+    lost = ""
+    for known, tensor in zip(operation.axes, operation.inputs, strict=True):
+        sizes = zip(known or (), tensor.shape, strict=False)
+        if output.numel() * math.prod(size for axis, size in sizes if along(axis) or axis.lost) > tensor.numel():
+            uneven = any(f.positions and not f.positions.is_even for axis in known or () for f in axis.factors)
+            lost = lost or why_lost(known or ()) or operation.name.strip("_") * uneven
+    return (Axis(lost=lost),) * output.ndim
 
 
 _ROW_WISE = frozenset(
@@ -272,8 +290,17 @@ def _last(operation: Operation) -> Result:
 
 
 def _as_strided(operation: Operation) -> Result:
-    same = operation.outputs[0].shape == operation.shape
-    return alike(operation, operation.first if same else (OTHER,) * operation.outputs[0].ndim)
+    source, output = operation.inputs[0], operation.outputs[0]
+    strides = (source.stride(), source.storage_offset()) == (output.stride(), output.storage_offset())
+    same = source.shape == output.shape and strides
+    return alike(operation, operation.first if same else _unknown(operation, output))
+
+
+def _diagonal(operation: Operation) -> Result:
+    dims = {operation.argument(k, f"dim{k - 1}", k - 2) % len(operation.first) for k in (2, 3)}
+    kept = (axis for d, axis in enumerate(operation.first) if d not in dims)
+    is_lost = any(along(operation.first[d]) for d in dims)
+    return alike(operation, (*kept, Axis(lost=operation.name * is_lost)))
 
 
 _ELEMENTWISE = (
@@ -315,7 +342,8 @@ RULES |= dict.fromkeys(("view", "unsafe_view", "reshape", "reshape_alias", "flat
 RULES |= {"permute": _permute, "transpose": _transpose, "t": _transpose, "squeeze": _squeeze}
 RULES |= dict.fromkeys(("unsqueeze", "stack"), _insert) | dict.fromkeys(("expand", "repeat"), _expand)
 RULES |= dict.fromkeys(("select", "unbind"), _select) | {"slice": _slice, "narrow": _slice, "cat": _cat}
-RULES |= dict.fromkeys(PARTS, _split) | dict.fromkeys(("linear", "view_as_real"), _last) | {"as_strided": _as_strided}
+RULES |= dict.fromkeys(PARTS, _split) | dict.fromkeys(("linear", "view_as_real"), _last)
+RULES |= {"as_strided": _as_strided, "diagonal": _diagonal}
 RULES |= dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), _matmul)
 RULES |= dict.fromkeys(("mkldnn_rnn_layer", "lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent)
 FAMILIES: dict[str, Rule] = POSITION_FAMILIES | {"scaled_dot_product": _attention}

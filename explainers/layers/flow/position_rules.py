@@ -43,6 +43,12 @@ def _resize_axes(operation: Operation) -> Result:
     return results, [Reads.SAME] * len(operation.inputs)
 
 
+def _shuffle_pixels(operation: Operation) -> Result:
+    """`pixel_shuffle` and `pixel_unshuffle`: blocks of pixels move from the channels or into them."""
+    axes = _resize_axes(operation)[0][0]
+    return alike(operation, (*axes[:-3], OTHER, *axes[-2:]))
+
+
 Move = Callable[[int, int, Positions], Positions]
 """Returns the positions after an operation from the number of the dimension, its new size, and the positions before."""
 
@@ -206,7 +212,7 @@ def _warp(operation: Operation) -> Result:
             axes[d] = lost_axis(axes[d], "grid_sample")
             continue
         at = before._replace(at=tuple(map(before.between, index.tolist())), pads=(0, 0))
-        axes[d] = full_axis("HW"[d - 2], len(at.at), at.pick(range(len(at.at))))
+        axes[d] = full_axis(known[d].factors[0].kind, len(at.at), at.pick(range(len(at.at))))
     return [tuple(axes)], [Reads.SAME, Reads.SAME]
 
 
@@ -247,7 +253,7 @@ def _fold(operation: Operation) -> Result:
     sizes, grid = operation.outputs[0].shape[-2:], [Axis(lost=why_lost(operation.first[-1:]))] * 2
     if along(operation.first[-1]) and "T" not in operation.first[-1].kinds and not grid[0].lost:
         known = {factor.kind: factor.positions for factor in operation.first[-1].factors}
-        for i, kind in enumerate("HW"):
+        for i, kind in enumerate("WH" if list(known) == ["W", "H"] else "HW"):  # in the order of the windows
             kernel, dilation, padding, stride = (operation.args[k][i] for k in (2, 3, 4, 5))
             windows = known.get(kind)
             moved = windows and windows.transposed(sizes[i], kernel, stride, padding, dilation)
@@ -264,7 +270,7 @@ def _windows(operation: Operation) -> Result:
 
 
 def _reorder(operation: Operation) -> Result:
-    """`index`, `gather`, `index_select`: the entries of an axis in another order, which is known if it is fixed."""
+    """`index`, `gather`, `masked_select`: the entries of an axis in another order, which is known if it is fixed."""
     output, known = operation.outputs[0], operation.first
     fixed = {id(tensor) for tensor, axes in zip(operation.inputs, operation.axes, strict=True) if axes is None}
     chosen: dict[int, Any] = {}
@@ -339,5 +345,6 @@ POSITION_RULES |= dict.fromkeys(("sort", "topk", "msort"), _sort)
 POSITION_RULES |= dict.fromkeys(("fft_r2c", "fft_c2r", "fft_c2c"), transform)
 POSITION_RULES |= dict.fromkeys(("conj", "conj_physical"), conjugate)
 POSITION_RULES |= {"im2col": _unfold, "col2im": _fold, "unfold": _windows}
-POSITION_RULES |= dict.fromkeys(("index", "gather", "index_select", "take", "take_along_dim"), _reorder)
+POSITION_RULES |= dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _shuffle_pixels)
+POSITION_RULES |= dict.fromkeys("index gather index_select take take_along_dim masked_select".split(), _reorder)
 POSITION_RULES |= dict.fromkeys(_WRITTEN.split(), _scatter) | {"rot90": _turn, "deform_conv2d": _deform}

@@ -16,15 +16,28 @@ class Positions(NamedTuple):
 
     `pads` are the numbers of entries that padding added at both ends since the last window operation. `lost` names the
     operation after which entries have no fixed position, such as "sort". `before` holds the positions before a Fourier
-    transform, which its inverse restores. `moved` is True after a crop, padding, a flip or a shift.
+    transform, which its inverse restores. `moved` is True after a crop, padding, a flip or a shift. `side` is the size
+    of the image along the axis.
     """
 
     at: tuple[float, ...]
     cell: float
+    side: float
     pads: tuple[int, int] = (0, 0)
     lost: str = ""
     before: Positions | None = None
     moved: bool = False
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the entries cover the image evenly and in order.
+
+        A quarter of a cell is within the convention above; half a cell is if it is at most 2% of the size. Windows
+        without padding, which do not move the image, may be 2 pixels off.
+        """
+        cell = self.side / len(self.at)
+        limit = max(cell / 4, min(cell / 2, self.side / 50), 0 if self.moved else 2) + 1e-3
+        return all(abs(at - (i + 0.5) * cell) <= limit for i, at in enumerate(self.at))
 
     def pick(self, indices: Sequence[int]) -> Positions:
         """Return the positions of these entries."""
@@ -111,8 +124,9 @@ class Positions(NamedTuple):
 
 def even(count: int, size: float | None = None) -> Positions:
     """Return `count` positions that cover `size` pixels evenly."""
-    cell = (count if size is None else size) / count
-    return Positions(tuple((i + 0.5) * cell for i in range(count)), cell)
+    side = count if size is None else size
+    cell = side / count
+    return Positions(tuple((i + 0.5) * cell for i in range(count)), cell, side)
 
 
 def differ(one: Positions | None, other: Positions | None) -> bool:
@@ -121,14 +135,3 @@ def differ(one: Positions | None, other: Positions | None) -> bool:
         return False
     gaps = sorted(abs(a - b) for a, b in zip(one.at, other.at, strict=True))
     return gaps[len(gaps) // 2] > 1.5 * max(abs(one.cell), abs(other.cell))
-
-
-def is_even(centers: Sequence[float], size: int, moved: bool) -> bool:
-    """Return whether entries with these centers cover `size` pixels evenly and in order.
-
-    A quarter of a cell is within the convention above; half a cell is if it is at most 2% of the size. Windows without
-    padding, which do not move the image, may be 2 pixels off.
-    """
-    cell = size / len(centers)
-    limit = max(cell / 4, min(cell / 2, size / 50), 0 if moved else 2) + 1e-3
-    return all(abs(at - (i + 0.5) * cell) <= limit for i, at in enumerate(centers))

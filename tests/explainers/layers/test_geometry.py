@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import explainers
 from explainers import NoSpatialOutput, explain, full_gradients, grad_cam, list_layers, overlay
+from explainers.explanation.figures import figures
 from explainers.layers.flow.positions import even
 from explainers.maps.resize import resize
 from explainers.placement import Placement
@@ -153,6 +154,10 @@ CHANGES: dict[str, Change] = {
     "average pool": lambda x: F.avg_pool2d(x, 13, 1),
     "max pools": lambda x: F.max_pool2d(F.max_pool2d(x, 11, 1), 4, 1, 0, 3),
     "columns one by one": lambda x: torch.cat([x[..., k : k + 1] for k in range(8, 64)], -1),
+    "flipped pixels in blocks": lambda x: F.pixel_shuffle(F.pixel_unshuffle(x.flip(-1), 4)[:, :12], 2),
+    "crop of repeated pixels": lambda x: x[:, :, 20:, :40].repeat_interleave(2, 2).repeat_interleave(3, 3),
+    "repeated pixels, mirrored": lambda x: x.repeat_interleave(2, 3).flip(3),
+    "shifted blocks of rows": lambda x: x.unflatten(2, (32, 2)).mean(3).roll(6, 2),
     "windows and back": lambda x: x.roll(5, 2).unfold(2, 8, 8).movedim(-1, 3).flatten(2, 3).roll(-5, 2),
 }
 """Changes whose result has a place in the image. Of the circular borders, the object is not in the repeated part."""
@@ -238,6 +243,15 @@ REFUSED: dict[str, tuple[str, Change]] = {
     "rows of another length": ("reshape", lambda x: x[..., :48].reshape(len(x), 3, 96, 32)),
     "rows of flattened pixels": ("slice", lambda x: x.flatten(2)[..., :2048].unflatten(2, (32, 64))),
     "quarter turn": ("shape", lambda x: x.rot90(1, (2, 3))),
+    "zoom of a transposed image": ("shape", lambda x: zoom(x.mT)),
+    "windows of a transposed image": ("shape", lambda x: F.fold(F.unfold(x.mT, 8, stride=8), (64, 64), 8, stride=8)),
+    "strides of a mirrored image": (
+        "as_strided",
+        lambda x: x.flip(-1).contiguous().as_strided((len(x), 3, 32, 32), (12288, 4096, 128, 2)),
+    ),
+    "selected pixels": ("masked_select", lambda x: x.masked_select(x > -1).view_as(x)),
+    "diagonal": ("diagonal", lambda x: x[..., None].expand(-1, -1, -1, -1, 64).diagonal(0, 2, 4)),
+    "rows of all tiles in turn": ("tiles", lambda x: x.unflatten(2, (4, 16)).transpose(2, 3).flatten(2, 3)),
     "shuffled columns": ("permutation", lambda x: x[..., torch.arange(64) * 23 % 64]),
     "mirrored in place": ("different positions", mirrored_in_place),
     "written by index": ("index_put", written),
@@ -258,6 +272,14 @@ def test_cells_without_a_position_are_refused_by_the_name_of_the_operation(name:
         with pytest.raises(NoSpatialOutput, match=words):
             grad_cam(net, x, 0, layer=layer)
     assert explainers.saliency(net, x, 0).shape == x.shape
+
+
+def test_pixel_shuffles_of_a_whole_image_cover_it_evenly():
+    net = nn.Sequential(nn.PixelUnshuffle(4), nn.Conv2d(48, 8, 1), nn.PixelShuffle(2), nn.Conv2d(2, 3, 3, 1, 1))
+    layers = list_layers(net, bright((SIZE, 48)))
+    assert [layer.grid for layer in layers[:4]] == [(16, 12), (16, 12), (32, 24), (32, 24)]
+    assert not any(layer.placement for layer in layers)
+    assert [layer.name for layer in layers if layer.stage] == ["1"], "not a shuffle, nor the scores"
 
 
 def test_whatever_draws_resizes_or_measures_places_a_map():
@@ -288,6 +310,33 @@ def test_whatever_draws_resizes_or_measures_places_a_map():
     options = {"target": 0, "metrics": ("deletion",), "baseline": "mean", "score": "logit"}
     deleted = [explainers.evaluate(net, x, heat, **options).to_rows()[0]["value"] for heat in (found, right, raw)]
     assert deleted[0] == deleted[1] < deleted[2]
+
+
+def test_maps_of_a_batch_are_drawn_as_those_of_its_images():
+    """Some crops start between two cells of the image, so their maps have a finer grid."""
+
+    class CropsByContent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3, 2, 1), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            start = int(x[0, 0, 0, 0] * 8)
+            return self.head(self.conv(x[..., start : start + 24]).mean((2, 3)))
+
+    torch.manual_seed(0)
+    net, x = CropsByContent().eval(), torch.rand(3, 3, 24, 40)
+    x[:, 0, 0, 0] = torch.tensor([0.25, 0.375, 0.5])
+    options = {"layer": "conv", "relu": False, "compare": False}
+    batch = explain("grad_cam", net, x, 0, **options)
+    singles = [explain("grad_cam", net, each[None], 0, **options) for each in x]
+    assert [tuple(each.placed.shape[1:]) for each in singles] == [(12, 20), (12, 40), (12, 20)]
+    assert torch.equal(batch.upsample((24, 40)), torch.cat([each.upsample((24, 40)) for each in singles]))
+    photo = [Image.new("RGB", (40, 24))] * 3
+    assert [one.tobytes() for one in batch.overlay(photo)] == [each.overlay(photo[:1])[0].tobytes() for each in singles]
+    finest = torch.cat([resize(each.placed, (12, 40)) for each in singles])
+    torch.testing.assert_close(batch.placed, finest)
+    assert [tuple(one.map.shape) for one in figures(batch)] == [(12, 20), (12, 40), (12, 20)]
 
 
 def test_a_placement_is_saved_and_kept_for_some_images_of_a_batch(tmp_path: Path):
