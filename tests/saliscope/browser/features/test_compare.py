@@ -91,6 +91,17 @@ def test_panels_follow_the_page_without_duplicate_requests(visit: Visit) -> None
     assert len(visit.sent(sent, "/queue/join")) == 2, "A and C share one request"
 
 
+@pytest.mark.slow
+def test_a_class_is_compared_with_the_runner_up_of_the_next_image(visit: Visit) -> None:
+    page = visit.open().page
+    page.locator(".hl-next").click()
+    until(visit, "done", "done")
+    visit.example("coffee")
+    until(visit, "done", "done")
+    line(visit, "A").to_contain_text("for espresso")
+    line(visit, "B").to_contain_text("for cup")
+
+
 def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     page = show(visit.open("?model=bands3"))
     sent, before = len(visit.requests), panel(visit, "A").locator("canvas").first.screenshot()
