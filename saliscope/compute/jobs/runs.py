@@ -37,6 +37,8 @@ class Run:
         """Whether the work has ended."""
         self.about: dict[str, Any] = {}
         """Names of the model, the method and the layer, and the size of the image, once they are known."""
+        self.is_loading = False
+        """Whether a network is being loaded, which cannot be interrupted."""
         self.failure: BaseException | None = None
         """The error that ended the work, until the observers have seen it."""
         self.outcome = ""
@@ -179,12 +181,13 @@ def stop_all() -> None:
         run.stop()
 
 
-def stop(session: str | None) -> None:
-    """Stop the job of this user."""
+def stop(session: str | None) -> Run | None:
+    """Stop the job of this user, and return it."""
     with _lock:
         run = _last.get(session or "")
     if run:
         run.stop()
+    return run
 
 
 def supersede(name: str | None) -> Run | None:
