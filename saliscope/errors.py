@@ -28,7 +28,7 @@ def told(error: BaseException) -> str:
         kind, said = type(cause).__name__, str(cause).strip()
         if said and type(cause).__module__.partition(".")[0] not in ("saliscope", "explainers"):
             first = said.splitlines()[0].rstrip(".")
-            for quoted in (f"{kind}: {said}", said, f"{kind}: {first}", first):
+            for quoted in (f"{kind}: {said}", said, f"{kind}: {first}", first, first[:150]):
                 text = text.replace(quoted, kind) if quoted != kind else text
         cause = cause.__cause__
     return text
