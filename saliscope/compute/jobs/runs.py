@@ -181,13 +181,19 @@ def stop_all() -> None:
         run.stop()
 
 
-def stop(session: str | None) -> Run | None:
-    """Stop the job of this user, and return it."""
+def stop(session: str | None) -> None:
+    """Stop the job of this user."""
     with _lock:
         run = _last.get(session or "")
     if run:
         run.stop()
-    return run
+
+
+def is_loading(session: str | None) -> bool:
+    """Return whether the job of this user loads a network, which cannot be interrupted."""
+    with _lock:
+        run = _last.get(session or "")
+    return run is not None and run.is_loading and not run.ended
 
 
 def supersede(name: str | None) -> Run | None:
