@@ -31,7 +31,7 @@ from saliscope.compute.methods import messages as method_messages
 from saliscope.compute.request import Request
 from saliscope.compute.text import sentences
 from saliscope.compute.text_messages import NO_TEXT_ENCODER
-from saliscope.errors import Refused, means_full_disk
+from saliscope.errors import Refused, means_full_disk, told
 from saliscope.images import bands, uploads
 from saliscope.images.decoder import pool
 from saliscope.names import nearest
@@ -227,7 +227,9 @@ def resolve_settings(request: Request, run: Run) -> Generator[Waiting, None, Set
     def waiting(step: tuple[int, int]) -> Waiting:
         return Waiting(messages.fetching(name, *step), step[0] / step[1] if step[1] else None)
 
-    settings = resolve(request) if model_cache.has(name) else (yield from stream(work, run, waiting))
+    run.is_loading = not model_cache.has(name)
+    settings = (yield from stream(work, run, waiting)) if run.is_loading else resolve(request)
+    run.is_loading = False
     yield from (Waiting(messages.in_line(ahead)) for ahead in places.wait(run))
     if run.cancelled:
         raise Refused(messages.STOPPED_BEFORE)
@@ -414,7 +416,9 @@ def message_of(error: Exception, unknown: str) -> str:
     if isinstance(error, Refused):
         return str(error)
     if isinstance(error, explainers.ExplainerError):
-        return messages.plain(str(error))
+        if (text := told(error)) != str(error):
+            log.error("request refused", exc_info=error)
+        return messages.plain(text)
     if explainers.is_out_of_memory(error):
         return messages.OUT_OF_MEMORY
     if means_full_disk(error):

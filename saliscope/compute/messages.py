@@ -26,6 +26,7 @@ OPTIONS = "Options"
 OVERLAY, API = "Explain", "API"
 LAYER, CLASS, METHOD, EXAMPLE = "layer", "class", "method", "example"
 PIN = "Keep this class for other images"
+PIN_LOST = "This model has no class {name}, so the page follows the top prediction again."
 TOP, TOP_CHOICE = "the top prediction", "Top prediction"
 LINK = {
     "drop": "Drop the image to explain it",
@@ -53,8 +54,9 @@ HINT = "Hover to read values."
 UPLOAD_A_FILE = "The image must be an uploaded file. Upload it first."
 NO_EXAMPLE = "This example does not exist, so there is no second image. Choose another one."
 NO_IMAGE = "No image selected. Choose an image or an example."
-STOPPED_WAITING = "Stopped while the network was loading. Press Explain to continue."
-STOPPED_BEFORE = "Stopped before it started. Press Explain to continue."
+STOPPED_WAITING = "Stopped while the network was loading. Start again to continue."
+STOPPED_BEFORE = "Stopped before it started. Start again to continue."
+STOPS_AFTER_LOADING = "Stops as soon as the network is loaded."
 STOPPED_LOADING = "Download stopped. Choose the model again to resume it."
 FULL_DISK = "The disk of the server is full. Try again in a few minutes."
 OUT_OF_MEMORY = "Out of memory. Choose a smaller model or fewer samples."
@@ -145,6 +147,8 @@ def planes(step: Answer) -> dict[str, Any]:
     return words | (ALL_COMPONENTS if is_factorization and step.planes <= COLORS else {})
 
 
+LOADING = "loading"
+"""The state of a model that was chosen and cannot answer yet."""
 NOT_DOWNLOADED = "not downloaded (offline)"
 """The state of a model whose weights are missing on a server without downloads."""
 

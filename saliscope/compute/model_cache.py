@@ -21,7 +21,7 @@ from saliscope.compute import messages
 from saliscope.compute.answers import LoadedModel, Waiting
 from saliscope.compute.jobs import memory
 from saliscope.compute.jobs.runs import Run
-from saliscope.errors import Refused
+from saliscope.errors import Refused, told
 from saliscope.zoo import devices, settings
 from saliscope.zoo.names import split_device, split_name
 from saliscope.zoo.sources.source import UnknownModel
@@ -225,7 +225,9 @@ def why_unavailable(name: str, error: zoo.ModelUnavailable) -> str:
     infos = zoo.list_models()
     info = next((each for each in infos if each.name == split_name(name)[0]), None)
     if info is None or info.cached or not info.fetched or not settings.offline():
-        return str(error)
+        if (text := told(error)) != str(error):
+            log.error("could not load %s", name, exc_info=error)
+        return text
     return messages.not_on_server(info.title, [each.title for each in infos if each.cached])
 
 

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from saliscope import limits
+from saliscope import errors, limits
 from saliscope.compute import messages
 from saliscope.compute.jobs import runs
 from saliscope.images import examples
@@ -217,6 +217,7 @@ def serve(
     script = bundle.load()
     elements = head(script.name, None if own else settings.first_model(model))
     hosts = Hosts(host)
+    errors.is_public = hosts.is_public
     connections = Connections(hosts)
     first = [Middleware(Heads, connections=connections), *([agents.middleware] if agents else [])]
     app: dict[str, Any] = {"middleware": first + _middleware(shutdown, elements, hosts, bool(agents))}

@@ -189,7 +189,7 @@ def _load(source: Source, name: str, custom: Overrides, progress: Progress | Non
     except (ModelUnavailable, checkpoints.BadCheckpoint, overrides.BadOverride) as error:
         reason = str(error).rstrip(".")
         end = "" if reason.endswith("?") else "."
-        raise ModelUnavailable(f"{reason}{end} {_ready()}." if is_listed else f"{reason}{end}") from error
+        raise ModelUnavailable(f"{reason}{end} {_ready(name)}." if is_listed else f"{reason}{end}") from error
 
 
 def source_of(name: str) -> Source:
@@ -266,7 +266,7 @@ def _check_offered(name: str) -> None:
         raise ModelUnavailable(f"Model {name!r} is not offered by this host. Available: {offered}.")
 
 
-def _ready() -> str:
-    """Return which models need no download, for the end of a message."""
-    names = [info.name for info in list_models() if info.cached]
+def _ready(failed: str) -> str:
+    """Return which models other than `failed` need no download, for the end of a message."""
+    names = [info.name for info in list_models() if info.cached and info.name != failed]
     return f"Available without a download: {', '.join(names)}" if names else "No other model is available offline"

@@ -37,6 +37,8 @@ class Run:
         """Whether the work has ended."""
         self.about: dict[str, Any] = {}
         """Names of the model, the method and the layer, and the size of the image, once they are known."""
+        self.is_loading = False
+        """Whether a network is being loaded, which cannot be interrupted."""
         self.failure: BaseException | None = None
         """The error that ended the work, until the observers have seen it."""
         self.outcome = ""
@@ -185,6 +187,13 @@ def stop(session: str | None) -> None:
         run = _last.get(session or "")
     if run:
         run.stop()
+
+
+def is_loading(session: str | None) -> bool:
+    """Return whether the job of this user loads a network, which cannot be interrupted."""
+    with _lock:
+        run = _last.get(session or "")
+    return run is not None and run.is_loading and not run.ended
 
 
 def supersede(name: str | None) -> Run | None:

@@ -13,7 +13,7 @@ from saliscope.compute import text_messages as messages
 from saliscope.compute.answers import CHANNEL, Settings
 from saliscope.compute.request import LONGEST, Request
 from saliscope.compute.results_cache import Recent
-from saliscope.errors import Refused
+from saliscope.errors import Refused, told
 from saliscope.zoo import text
 from saliscope.zoo.text import Sentences
 
@@ -69,7 +69,7 @@ def _embed(settings: Settings) -> list[torch.Tensor]:
             try:
                 vector = network_calls.embedding(settings.loaded.name, sentence)
             except text.BadSentence as error:
-                raise Refused(f"{error}.") from None
+                raise Refused(f"{told(error)}.") from None
             known.put(sentence, vector)
         vectors.append(vector)
     return vectors

@@ -1,4 +1,4 @@
-// Stores the open channel as a parameter of the address. A channel from a link opens as soon as the tiles are loaded.
+// Stores the open channel and the order of the tiles in the address. A channel from a link opens as soon as the tiles are loaded.
 import { bindParameters } from "../shared/address.js";
 import { countChannels, isOutdated, open } from "./state.js";
 import { state, subscribe } from "../store.js";
@@ -10,6 +10,18 @@ function openWanted() {
   const number = wanted;
   wanted = null;
   if (number < countChannels() && number !== state.channels.number) open(number);
+}
+
+/** Bind the order of the tiles to the address; `sort` sorts them again. */
+export function bindSort(tools, sort) {
+  bindParameters(
+    ["sort"],
+    () => ({ sort: tools.sortInAddress }),
+    ({ sort: name }) => {
+      tools.sort(tools.canRestore(name) ? name : tools.options[0].value);
+      sort();
+    },
+  );
 }
 
 /** Bind the open channel to the address. */

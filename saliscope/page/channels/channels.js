@@ -1,6 +1,6 @@
 // All channels of a layer as tiles. Sorting, filtering and coloring happen here; arrow keys move, Enter opens, and
 // hovering shows the image under a tile.
-import { bindChannel } from "./address.js";
+import { bindChannel, bindSort } from "./address.js";
 import { addName, drawImage, findOthers } from "./names.js";
 import { formatStatistic, sortChannels } from "./order.js";
 import { extend, select, toggle } from "./selection.js";
@@ -374,6 +374,7 @@ class Grid extends Component {
 export function mount(element, props, trigger) {
   bindChannel();
   grid = new Grid(element, props, trigger);
+  bindSort(grid.tools, () => grid.sort());
   const again = whenAnswered(element, (key) => {
     const { sheet, number } = state.channels;
     trigger("answered", { key, about: sheet?.about || "", whom: sheet?.whom || "", number: number ?? -1 });

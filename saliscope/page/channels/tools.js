@@ -71,6 +71,17 @@ export class Toolbar {
     };
   }
 
+  /** Whether an address can have this order; that by a cell needs a click. */
+  canRestore(name) {
+    return name !== "here" && this.options.some(({ value }) => value === name);
+  }
+
+  /** The selected order for the address, empty for the default. */
+  get sortInAddress() {
+    const { value } = this.order;
+    return value !== this.options[0].value && this.canRestore(value) ? value : "";
+  }
+
   /** Select a sort order without requesting it. */
   sort(name) {
     if (name) this.order.value = name;

@@ -2,10 +2,11 @@
 // validated.
 import { bindParameters } from "../shared/address.js";
 
-const NAMES = ["panel1", "panel2", "panel3", "panel4", "drawn"];
+const NAMES = ["panel1", "panel2", "panel3", "panel4", "drawn", "pair"];
 const SETTINGS = ["method", "target", "layer", "model"];
 const MAX_LENGTH = 200; // characters of a parameter
 const DEFAULT = "page"; // a panel that follows the page
+const DEFAULT_PAIR = "A-B";
 const DEFAULT_PANELS = JSON.stringify([DEFAULT, "runner=1&classed=1"]);
 
 function toText({ own, runner, classed, score }) {
@@ -39,11 +40,17 @@ export function bindBoard(board) {
     const wanted = panels.length ? panels : JSON.parse(DEFAULT_PANELS);
     if (JSON.stringify(board.panels.map(toText)) !== JSON.stringify(wanted)) board.restore(wanted.map(fromText));
     board.tools.restore(new URLSearchParams(values.drawn || ""));
+    board.pair.select(values.pair || DEFAULT_PAIR);
   };
   const readBoard = () => {
     const panels = board.panels.map(toText),
       own = JSON.stringify(panels) === DEFAULT_PANELS ? [] : panels;
-    return { ...Object.fromEntries(own.map((text, k) => [NAMES[k], text])), drawn: board.tools.toQuery().toString() };
+    const { name: pair } = board.pair;
+    return {
+      ...Object.fromEntries(own.map((text, k) => [NAMES[k], text])),
+      drawn: board.tools.toQuery().toString(),
+      pair: pair === DEFAULT_PAIR || !pair.includes("-") ? "" : pair,
+    };
   };
   return bindParameters(NAMES, readBoard, writeBoard);
 }

@@ -156,8 +156,20 @@ class Board extends Component {
     const before = this.page.image;
     this.page.image = image;
     if (!before || !this.page.image || before === this.page.image) return;
-    if (!this.coming && !keepsTarget()) for (const { own } of this.panels) if (own.target) delete own.target;
+    if (!this.coming && !keepsTarget()) this.forgetTargets();
     this.coming = false;
+  }
+
+  /** Forget the classes of the panels. The first one that would then equal another shows the runner-up instead. */
+  forgetTargets() {
+    const named = this.panels.filter(({ own }) => own.target),
+      requestOf = (panel) => ({ ...this.requests.forPanel(panel), target: "" });
+    for (const { own } of named) delete own.target;
+    if (this.panels.some(({ runner }) => runner)) return;
+    const isTwin = (one) =>
+      this.panels.some((other) => other !== one && this.requests.isEqual(requestOf(other), requestOf(one)));
+    const twin = named.find(isTwin);
+    if (twin) twin.runner = true;
   }
 
   /** Refresh if the tab is visible and something has changed: the page's own answer may take a minute. */

@@ -26,6 +26,7 @@ export class Pair {
     this.swap = makeButton(this.terms.swap, () => {
       this.selected.reverse();
       this.show();
+      board.bound();
     });
     this.facts = make("dl", { class: "hl-facts" });
     this.element = make(
@@ -91,6 +92,15 @@ export class Pair {
   /** Letters of the pair (first minus second), for a file name. */
   get name() {
     return this.selected.map((panel) => panel.letter.textContent).join("-");
+  }
+
+  /** Select a pair by its letters, as `name` returns them; others are ignored. */
+  select(name) {
+    const letters = /^[A-D]-[A-D]$/.test(name) ? name.split("-") : [],
+      pair = letters.map((letter) => this.board.panels.find((panel) => panel.letter.textContent === letter));
+    if (!pair.length || !pair.every(Boolean) || pair[0] === pair[1]) return;
+    this.selected = pair;
+    this.show();
   }
 
   showEmpty(text) {
@@ -160,6 +170,7 @@ export class Pair {
             onclick: () => {
               this.selected = pair;
               this.show();
+              this.board.bound();
               this.list.querySelector("[aria-checked=true]").focus();
             },
           },

@@ -3,6 +3,7 @@ import { draw, formatNumber, isEqual } from "../drawing/graph.js";
 import { copyButton } from "../shared/copy.js";
 import { debounce, field, readNumber, showMessage, makeChips } from "./fields.js";
 import { Component, mountClass } from "../parts.js";
+import { bindParameters } from "../shared/address.js";
 import { StatusLine } from "../shared/status_line.js";
 import { makeForm, makeOptions, makeRow, makeSelect, makeTable } from "../shared/elements.js";
 import { make } from "../wire.js";
@@ -25,6 +26,7 @@ class Lab extends Component {
       make("div", { class: "hl-lab-side" }, this.status.line, this.finding, this.buildResults()),
     );
     this.fill(props.gallery[0]);
+    this.changed = this.bindExperiment();
     let started = Boolean(props.value);
     new IntersectionObserver(() => {
       // run the first experiment as soon as the tab is visible
@@ -32,6 +34,21 @@ class Lab extends Component {
       started = true;
       this.run();
     }).observe(element);
+  }
+
+  /** Bind the experiment of the gallery to the address, which has no expression of the user. */
+  bindExperiment() {
+    const { gallery } = this.props;
+    return bindParameters(
+      ["experiment"],
+      () => ({ experiment: this.item === gallery[0] ? "" : this.item?.id }),
+      ({ experiment }) => {
+        const item = gallery.find(({ id }) => id === experiment) || gallery[0];
+        if (item === this.item) return;
+        this.fill(item);
+        if (this.submitted !== undefined) this.run();
+      },
+    );
   }
 
   buildForm() {
@@ -115,8 +132,15 @@ class Lab extends Component {
     this.listTensors([{ name: set.where }], set.where);
     for (const name of ["hook", "amount", "seed", "again", "second"]) this.fields[name].value = set[name];
     this.description.textContent = item.says;
-    this.gallery.mark(item.id);
+    this.markItem(item);
     this.showFields();
+  }
+
+  /** Mark an experiment as selected; null after an edit. */
+  markItem(item) {
+    this.item = item;
+    this.gallery.mark(item?.id ?? null);
+    this.changed?.();
   }
 
   choose(item) {
@@ -129,7 +153,7 @@ class Lab extends Component {
     if (this.gallery.root.querySelector("[aria-pressed=true]"))
       this.fields.seed.value = this.fields.second.value = this.fields.again.value = "";
     this.fields.program.rows = Math.min(12, Math.max(4, this.fields.program.value.split("\n").length));
-    this.gallery.mark(null);
+    this.markItem(null);
     this.showFields();
     this.description.textContent = "";
     this.markOutdated();

@@ -52,9 +52,12 @@ class Choice {
       item = this.items.find((each) => each.value === value);
     if (this.props.setting === "target") update({ classes: this.items });
     this.combobox.name(title);
+    const isLoading =
+      this.props.loading && state.phase === "busy" && state.question && state.question.names.model !== value;
+    const label = item && isLoading ? `${item.label.split(" · ")[0]} · ${this.props.loading}` : item?.label;
     const why = state.question?.unused[this.props.setting],
       isEmpty = Boolean(why && !this.items.length);
-    this.combobox.set(isEmpty ? this.props.words.none : item ? item.label : value || "", value, {
+    this.combobox.set(isEmpty ? this.props.words.none : label || value || "", value, {
       off: isEmpty,
       why,
       aside: why && !isEmpty ? this.props.words.unused : item?.columns?.[aside],
@@ -71,7 +74,7 @@ class Choice {
 /** @type {import("../parts.js").Mount} */
 export function mount(element, props, trigger) {
   const choice = new Choice(element, props, (value) => trigger("change", { [props.setting]: value }));
-  subscribe(["question"], () => choice.show());
+  subscribe(["question", "phase"], () => choice.show());
   return () => {
     choice.show();
     choice.combobox.refresh();

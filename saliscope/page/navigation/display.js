@@ -20,7 +20,8 @@ export function markUnused() {
   subscribe(["view", "labPart"], () => {
     const unused = state.view === "lab" && state.labPart !== "image";
     document.documentElement.toggleAttribute("data-hl-unused", unused);
-    for (const part of document.querySelectorAll("#hl-left > :not(#hl-unused)")) part.toggleAttribute("inert", unused);
+    const parts = "#hl-left > :not(#hl-unused, #hl-actions), #hl-explain, #hl-stop"; // the link has the view
+    for (const part of document.querySelectorAll(parts)) part.toggleAttribute("inert", unused);
   });
 }
 
@@ -30,7 +31,8 @@ const TAKES_ARROWS =
 
 /** The presentation mode, which the Escape key and a button leave. Left and right show the other examples. */
 export class Presentation {
-  constructor(text) {
+  constructor(text, focusHome) {
+    this.focusHome = focusHome; // focuses the button that opens the mode
     this.button = makeButton(text, () => this.set(false), { id: "hl-leave", hidden: true });
     document.body.append(this.button);
     addEventListener("keydown", (event) => {
@@ -58,7 +60,9 @@ export class Presentation {
   }
 
   set(on) {
+    const isLeaving = !on && [this.button, document.body].includes(/** @type {HTMLElement} */ (document.activeElement));
     this.show(on);
+    if (isLeaving) this.focusHome();
     this.changed();
   }
 

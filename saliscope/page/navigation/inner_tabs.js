@@ -1,5 +1,6 @@
 // Tabs inside a view: buttons that show one of its sections.
-import { update } from "../store.js";
+import { bindParameters } from "../shared/address.js";
+import { state, subscribe, update } from "../store.js";
 import { makeTabList, showOnly } from "../tabs.js";
 
 /** @type {import("../parts.js").Mount} */
@@ -13,5 +14,12 @@ export function mount(element, { tabs, label }) {
   const items = tabs.map(([id, text]) => ({ id, text })),
     list = makeTabList({ class: "hl-inner-tabs", "aria-label": label }, items, select);
   element.firstElementChild.replaceChildren(list.root);
-  select(tabs[0][0]);
+  const [[first]] = tabs;
+  select(first);
+  const changed = bindParameters(
+    ["lab"],
+    () => ({ lab: state.labPart === first ? "" : state.labPart }),
+    ({ lab }) => select(tabs.some(([id]) => id === lab) ? lab : first),
+  );
+  subscribe(["labPart"], changed);
 }

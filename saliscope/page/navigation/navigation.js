@@ -56,7 +56,7 @@ export function mount(element, props) {
   // "Explain" is also a button
   const tabs = views.map(([id, text]) => ({ id, text, label: fill(terms.view, { name: text }) })),
     list = makeTabList({ "aria-label": terms.views }, tabs, selectTab);
-  const presentation = new Presentation(terms.leave);
+  const presentation = new Presentation(terms.leave, () => menu.button.focus());
   const tour = new Tour(props.tour, () => menu.button.focus());
   const items = [
     ...more.map(([id, text]) => [text, () => selectTab(id)]),

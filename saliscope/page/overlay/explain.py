@@ -130,9 +130,12 @@ def show_plane(ask: Ask) -> Iterator[Updates]:
 
 
 @on(panel_parts.ACTIONS, "stop")
-def stop(ask: Ask) -> None:
+def stop(ask: Ask) -> Iterator[Updates]:
     """Stop the explanation of this visitor; its own handler shows the best map so far."""
+    ident = new_number()  # smaller than that of the last answer of the run
     runs.stop(ask.session)
+    if runs.is_loading(ask.session):
+        yield {overlay_parts.STATUS: messages.status("busy", messages.STOPS_AFTER_LOADING, ident=ident)}
 
 
 def _updates(

@@ -11,7 +11,7 @@ IMAGE = Part("panel/image", "hl-image", terms=panel_messages.IMAGE)
 CROP = Part("panel/crop", "hl-crop", terms=panel_messages.CROP)
 BANDS = Part("panel/bands", "hl-bands", terms=panel_messages.BANDS)
 EXAMPLES = Part("panel/examples", "hl-examples", items=example_items(), terms=panel_messages.EXAMPLES)
-MODEL = choice("hl-model", messages.MODEL_LABEL, "model", HEADS["model"])
+MODEL = choice("hl-model", messages.MODEL_LABEL, "model", HEADS["model"], loading=messages.LOADING)
 NOTICE = Part("panel/findings", "hl-notice")
 PREPROCESSING = Part("preprocessing/preprocessing", "hl-preprocessing", terms=panel_messages.PREPROCESSING)
 LAYER = choice("hl-layer", messages.LAYER_LABEL, "layer", HEADS["layer"])
@@ -25,7 +25,7 @@ TARGET = choice(
     sentences=False,
     top=messages.TOP_CHOICE,
 )
-PIN = Part("panel/pin", "hl-pin", value=False, text=messages.PIN)
+PIN = Part("panel/pin", "hl-pin", value=False, text=messages.PIN, lost=messages.PIN_LOST)
 METHOD = choice("hl-method", messages.METHOD_LABEL, "method", HEADS["method"], note="", aside=METHOD_TIME)
 OPTIONS = Part("panel/options", "hl-options", value={}, terms=panel_messages.OPTIONS)
 ACTIONS = Part("panel/actions", "hl-actions", terms=panel_messages.ACTIONS | messages.LINK)

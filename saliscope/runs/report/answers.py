@@ -8,11 +8,13 @@ image that a fault explains is not evidence for the next one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from explainers import holm
 from saliscope.runs.pages import templates
@@ -22,13 +24,13 @@ from saliscope.runs.report.analysis.label_errors import RandomLabels, estimate_r
 from saliscope.runs.report.analysis.maps import GRID
 from saliscope.runs.report.analysis.shortcuts import describe
 from saliscope.runs.report.analysis.slices import FOLDER, LEVEL, NAMED, Slice
-from saliscope.runs.report.analysis.summary import Rate, most_confident, unreadable
+from saliscope.runs.report.analysis.summary import Rate, most_confident
 from saliscope.runs.report.context import Page
 from saliscope.runs.report.preprocessing import Trial, try_others
 from saliscope.runs.rows import Booleans, Integers
 
 SHOWN = 3
-"""Answers with a sentence and images."""
+"""Answers with a sentence and images, and reasons with a count."""
 EVIDENCE = 6
 """Images of an answer."""
 KINDS = 8
@@ -93,10 +95,20 @@ class Answers:
         for each in self.page.unreadable.worst[:1] if self.page.unreadable else ():
             if bad[each.rows].sum() * 2 > bad.sum() and each.p * KINDS < LEVEL:
                 rows, place = each.rows, _where(each)
-        error, count = str(unreadable(self.columns)[0]["error"]).removesuffix("."), int(bad[rows].sum())
+        count = int(bad[rows].sum())
         is_fault = len(rows) < len(bad) or count >= GAIN * len(bad)
-        values: dict[str, Any] = {"count": count, "images": len(rows), "place": place, "error": error}
+        values: dict[str, Any] = {"count": count, "images": len(rows), "place": place, "reasons": self._reasons(rows)}
         self._add("unreadable", "unreadable", bad, is_fault=is_fault, **values)
+
+    def _reasons(self, rows: Sequence[int] | Integers) -> str:
+        """Return why images among these cannot be read: the one reason, or the most frequent ones with their counts."""
+        errors = self.columns.table["error"].take(pa.array(rows)).drop_null().to_pylist()
+        counts = Counter(str(each).removesuffix(".") for each in errors).most_common()
+        if len(counts) == 1:
+            return counts[0][0]
+        reasons = [f"{reason} ({count:,})" for reason, count in counts[:SHOWN]]
+        rest = sum(count for _, count in counts[SHOWN:])
+        return "; ".join([*reasons, *([f"other reasons ({rest:,})"] if rest else [])])
 
     def _find_preprocessing(self) -> None:
         """Another preprocessing with which the network is much more accurate."""

@@ -27,6 +27,7 @@ from torch import nn
 
 from explainers import BadOption, check_score
 from saliscope import resources
+from saliscope.errors import told
 from saliscope.zoo import text
 from saliscope.zoo.downloads import Progress
 from saliscope.zoo.model import Model, Preparation, Tokenize
@@ -48,7 +49,7 @@ class ModelFiles(Source):
             try:
                 yield _info(name, load_file(path))
             except ModelUnavailable as error:
-                yield _info(name, ModuleType(name), str(error))
+                yield _info(name, ModuleType(name), told(error))
 
     def load(self, name: str, progress: Progress | None = None) -> Model:
         module = self._module(name)
@@ -117,7 +118,7 @@ def load_file(path: Path) -> ModuleType:
             _loaded[key] = error
     loaded = _loaded[key]
     if isinstance(loaded, ModelUnavailable):
-        raise ModelUnavailable(str(loaded))
+        raise ModelUnavailable(str(loaded)) from loaded
     return loaded
 
 

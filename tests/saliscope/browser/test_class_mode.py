@@ -10,6 +10,17 @@ import pytest
 from tests.saliscope.browser.conftest import Visit, expect
 
 
+def test_a_class_that_the_next_model_lacks_is_no_longer_kept(visit: Visit) -> None:
+    page = visit.open("?example=dog").page
+    keep = page.get_by_label("Keep this class for other images")
+    keep.check()
+    visit.until("location.search.includes('pin=1')")
+    visit.choose("model", "3 channels")
+    expect(page.locator("#hl-pin")).to_contain_text("This model has no class German shepherd")
+    expect(keep).not_to_be_checked()
+    visit.until("!/pin|class/.test(location.search)")
+
+
 def test_a_presentation_has_a_larger_map_the_examples_and_arrow_keys(visit: Visit) -> None:
     page, size = visit.open("?model=bands3&example=dog").page, visit.page.viewport_size
     page.set_viewport_size({"width": 1440, "height": 900})

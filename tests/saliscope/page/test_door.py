@@ -43,6 +43,7 @@ def test_the_page_answers_under_its_own_names_only(monkeypatch: pytest.MonkeyPat
     answered |= dict.fromkeys(["maps.example", "other.example"], (NAMED,))
     for host, by in answered.items():
         assert tuple(rule for rule in rules if rule.answers(host, SCOPE)) == by, host
+    assert [rule.is_public for rule in rules] == [False, True, True, True, True]
     assert HERE.answers("192.168.1.5:1", SCOPE), "the address at which the connection has arrived"
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import explainers
 from saliscope import limits
-from saliscope.compute import engine, model_cache
+from saliscope.compute import engine, messages, model_cache
 from saliscope.compute.bundles import links
 from saliscope.compute.bundles import messages as bundle_messages
 from saliscope.compute.jobs import runs
@@ -142,6 +142,21 @@ def test_a_new_question_stops_the_check_of_the_last_map(monkeypatch: pytest.Monk
         assert stopped == {"hl-trust": {"key": "last map", "failed": trust_messages.STOPPED}}
         assert error["hl-status"]["kind"] == "error"
     runs.end("asks")
+
+
+def test_a_stop_while_a_network_is_loaded_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, loaded = threading.Event(), threading.Event()
+    monkeypatch.setattr(engine, "resolve", lambda *_: started.set() or loaded.wait(30))
+    seen: list[Message] = []
+    asked = threading.Thread(target=lambda: seen.extend(send("loads", form(model="vitty"))))
+    asked.start()
+    assert started.wait(30)
+    (line,) = [text["hl-status"] for text in send("loads", form(), "stop", part="hl-actions")]
+    loaded.set()
+    asked.join()
+    assert line["kind"] == "busy" and line["parts"][0]["text"] == messages.STOPS_AFTER_LOADING
+    stopped = seen[-1]["hl-status"]
+    assert stopped["parts"][0]["text"].startswith(messages.STOPPED_BEFORE)
 
 
 def view(part: str, event: str, sent: dict[str, Any], **names: str) -> Message:

@@ -38,6 +38,7 @@ def made_run(
     path: Callable[[int], str] = "{:04d}.jpg".format,
     unsure: float | np.ndarray = 0.03,
     errors: Sequence[int] = (),
+    error: Callable[[int], str] = "The file is cut off.".format,
     names: Sequence[str] = NAMES,
 ) -> RunData:
     """Return a run in which the predicted class has the probability 1 - `unsure`, and the others have the rest."""
@@ -45,7 +46,7 @@ def made_run(
     for k, (label, prediction) in enumerate(zip(labels, predictions, strict=True)):
         name = None if label is None else names[label]
         if k in errors:
-            rows.append({"path": path(k), "label": name, "label_index": label, "error": "The file is cut off."})
+            rows.append({"path": path(k), "label": name, "label_index": label, "error": error(k)})
             continue
         rest = float(np.broadcast_to(unsure, len(labels))[k])
         p = np.full(len(names), rest / max(1, len(names) - 1))
@@ -132,6 +133,9 @@ def test_unreadable_images_are_counted_by_folder(tmp_path):
     assert found.kind == "unreadable" and "80 of 80 images in folders named batch1 cannot be read" in found.problem
     (found,) = answers(made_run(tmp_path, labels, labels, path=folder_of, errors=[5]))
     assert not found.is_fault and "1 of 320 images of the run cannot be read: The file is cut off." in found.problem
+    reasons = [*["It is cut off."] * 5, *["It is empty."] * 3, "It is a text.", "It is a video.", "It is a song."]
+    (found,) = answers(made_run(tmp_path, labels, labels, errors=range(11), error=reasons.__getitem__))
+    assert "read: It is cut off (5); It is empty (3); It is a text (1); other reasons (2)." in found.problem
     with pytest.raises(Refused, match="could be read"):
         answers(made_run(tmp_path, [0, 1], [0, 1], errors=[0, 1]))
 

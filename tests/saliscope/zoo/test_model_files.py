@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections import OrderedDict
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 import explainers
-from saliscope import zoo
+from saliscope import errors, zoo
 from saliscope.compute import messages, model_cache
 from saliscope.zoo import ModelInfo, ModelUnavailable, catalog
 from tests.support.catalog import isolate_catalog
@@ -66,6 +67,24 @@ def test_broken_file_is_listed_with_its_error_and_read_again(folder: Path) -> No
     (folder / "broken.py").write_text(DESCRIBED + "\nTITLE = 'Another title'\n", encoding="utf-8")
     info = find("broken")
     assert (info.title, info.weights, info.error) == ("Another title", "random", "")
+
+
+def test_visitors_of_a_public_page_read_no_texts_of_exceptions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    causes = (
+        "raise RuntimeError('no /secret/a.pt.')",
+        "raise OSError(2, 'No file', '/secret/b.pt')",
+        "{}['/secret/c']",
+    )
+    own = ("class Own(Exception): pass", "raise Own('/secret/d\\nline 2')")
+    codes = [f"def build():\n    {cause}\n" for cause in causes] + ["\n".join(own)]
+    for public, number in itertools.product((False, True), range(len(codes))):
+        monkeypatch.setattr(errors, "is_public", public)
+        (folder / f"fails{number}.py").write_text(codes[number], encoding="utf-8")
+        with pytest.raises(ModelUnavailable) as caught:
+            zoo.load_offered(f"fails{number}")
+        kind = ("RuntimeError", "FileNotFoundError", "KeyError", "Own")[number]
+        for text in (errors.told(caught.value), *([find("fails3").error] if number == 3 else [])):
+            assert ("secret" in text) is not public and f"fails{number}.py" in text and (kind in text or not public)
 
 
 def test_file_name_may_be_that_of_a_package_or_of_a_project_file(folder: Path) -> None:

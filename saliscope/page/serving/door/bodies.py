@@ -18,7 +18,7 @@ from typing import NoReturn
 from saliscope import limits
 from saliscope.page.serving.door.refusals import Message, Receive, Refusal
 
-TOO_BIG = "The request body exceeds the size limit."
+TOO_BIG = "The request body exceeds the size limit of {limit} MB."
 TOO_LATE = "The request body did not arrive in time."
 TOO_MANY = "Too many request bodies at the same time. Try again in a minute."
 TOO_DEEP = "The JSON has too many values or is nested too deeply."
@@ -105,6 +105,7 @@ class Body:
 
     def __init__(self, receive: Receive, limit: int, *, timed: bool, counts: str = "") -> None:
         self._receive, self._limit, self._counts = receive, limit, counts
+        self._too_big = TOO_BIG.format(limit=limit // limits.MB)
         self.complete = not timed
         """Whether nothing of the body is missing."""
         self._received = self._found = 0
@@ -123,7 +124,7 @@ class Body:
         if not length.isdigit():
             return self._limit
         if int(length[:20]) > self._limit:
-            self._fail(413, TOO_BIG)
+            self._fail(413, self._too_big)
         self._limit = int(length)
         return self._limit
 
@@ -134,7 +135,7 @@ class Body:
         self._received += len(part)
         self.complete = self.complete or not message.get("more_body", False)
         if self._received > self._limit:
-            self._fail(413, TOO_BIG)
+            self._fail(413, self._too_big)
         self._count(part)
         return message
 

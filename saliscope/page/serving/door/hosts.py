@@ -57,6 +57,11 @@ class Hosts:
         self.proxies = _number_of_proxies() if proxies is None else proxies
         """Number of proxies in front of the page whose `X-Forwarded-For` is believed."""
 
+    @property
+    def is_public(self) -> bool:
+        """Whether the page answers under names of others than this machine, so that it may have visitors."""
+        return self.everywhere or self.names != LOCAL
+
     def answers(self, host: str, scope: Message) -> bool:
         """Return whether the page answers under a host, as in the header `Host`."""
         name = name_of(host)

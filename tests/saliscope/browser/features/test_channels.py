@@ -139,7 +139,7 @@ def histogram_has_the_axis_of_the_color_bar(visit: Visit, values: np.ndarray) ->
 @pytest.mark.slow
 def test_the_open_channel_becomes_the_target_and_follows_the_image_or_closes(visit: Visit) -> None:
     """It is never shown for settings that it does not belong to."""
-    page = opened(visit, "?example=cat&layer=stages.2&method=saliency&channel=7").page
+    page = opened(visit, "?example=cat&layer=stages.2&method=saliency&channel=7&sort=highest").page
     use, note = page.locator("#hl-channel-facts button"), page.locator("#hl-grid .hl-quiet")
     visit.after_partial(use.click)
     expect(page.locator("#hl-class input").first).to_have_value("channel 7 of stages.2")
@@ -148,6 +148,9 @@ def test_the_open_channel_becomes_the_target_and_follows_the_image_or_closes(vis
     visit.painted("opened", 0)
     visit.errors.clear()  # Gradio's, about the event stream of the previous page
     assert visit.status.startswith("Saliency for channel 7 of stages.2"), "the channel is in the address"
+    expect(page.locator("select[name=sort]")).to_have_value("highest")
+    page.locator("select[name=sort]").select_option("number")
+    visit.until("location.search.includes('sort=number')")
     visit.after_partial(lambda: visit.choose("class", "goldfish"))
     assert visit.status.startswith("Saliency for goldfish")
 

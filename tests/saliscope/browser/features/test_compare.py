@@ -91,6 +91,17 @@ def test_panels_follow_the_page_without_duplicate_requests(visit: Visit) -> None
     assert len(visit.sent(sent, "/queue/join")) == 2, "A and C share one request"
 
 
+@pytest.mark.slow
+def test_a_class_is_compared_with_the_runner_up_of_the_next_image(visit: Visit) -> None:
+    page = visit.open().page
+    page.locator(".hl-next").click()
+    until(visit, "done", "done")
+    visit.example("coffee")
+    until(visit, "done", "done")
+    line(visit, "A").to_contain_text("for espresso")
+    line(visit, "B").to_contain_text("for cup")
+
+
 def test_drawing_and_reading_need_no_request(visit: Visit) -> None:
     page = show(visit.open("?model=bands3"))
     sent, before = len(visit.requests), panel(visit, "A").locator("canvas").first.screenshot()
@@ -156,7 +167,7 @@ def test_slow_methods_show_partial_maps_and_one_stop_cancels_them(visit: Visit) 
 def test_panels_do_not_wait_for_the_page_and_are_in_the_address(visit: Visit) -> None:
     page = visit.page
     hostile = "%3Cimg+src%3Dx+onerror%3D%22window.__xss%3D1%22%3E"
-    panels = f"panel1=method%3Dlayer_cam%26target%3Dtabby&panel2=page&panel3=method%3D{hostile}"
+    panels = f"panel1=method%3Dlayer_cam%26target%3Dtabby&panel2=page&panel3=method%3D{hostile}&pair=C-B"
     page.goto(f"{visit.address}/?example=cat&tab=compare&method=rise&{panels}&drawn=limits%3Dfree%26opacity%3D70")
     until(visit, "done", "old", "refused")
     page.locator(".hl-compare-says", has_text="Waiting for your other run, about").wait_for()
@@ -164,6 +175,10 @@ def test_panels_do_not_wait_for_the_page_and_are_in_the_address(visit: Visit) ->
     line(visit, "A").to_contain_text("LayerCAM for tabby")
     expect(panel(visit, "C").locator(".hl-compare-says")).to_contain_text("Unknown method “<img src=x")
     assert page.evaluate("window.__xss") is None
+    difference = page.locator(".hl-compare-pair").get_by_role("heading").first
+    expect(difference).to_have_text("Difference C − B")
+    page.get_by_role("button", name="Swap").click()
+    visit.until("location.search.includes('pair=B-C')")
     page.locator("#hl-stop").click()
     page.locator(BUSY).first.wait_for()
     page.locator("#hl-compare").get_by_role("button", name="Stop").click()
@@ -174,6 +189,8 @@ def test_panels_do_not_wait_for_the_page_and_are_in_the_address(visit: Visit) ->
     page.get_by_role("button", name="Remove C").click()
     pick(visit, "B", "Method", "Grad-CAM")
     until(visit, "done", "done")
+    expect(difference).to_have_text("Difference A − B")
+    visit.until("!location.search.includes('pair=')")
     visit.until("location.search.includes('panel2=method%3Dgrad_cam') && !location.search.includes('panel3')")
     with zipfile.ZipFile(visit.saved("Bundle", "#hl-compare")) as found:
         about = json.loads(found.read("bundle.json"))

@@ -200,6 +200,18 @@ def contrast(color: list[float], opacity: float, behind: list[float]) -> float:
 
 
 @pytest.mark.slow
+def test_the_link_has_the_tab_and_the_experiment(visit: Visit) -> None:
+    page = visit.open("?tab=lab&experiment=square").page
+    expect(page.get_by_role("button", name="y = 2v²")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("tab", name="Training").click()
+    page.locator("#hl-link").click()
+    expect(page.locator("#hl-linked input")).to_have_value(re.compile("experiment=square.*&lab=training"))
+    page.get_by_role("tab", name="Expression").click()
+    page.locator("#hl-expression textarea").fill("y = x")
+    visit.until("!/experiment|lab=training/.test(location.search)")
+
+
+@pytest.mark.slow
 def test_the_lab_grays_out_the_image_does_not_shift_and_its_colors_have_contrast(window: Any) -> None:
     for width, scheme in ((390, "dark"), (768, "light")):
         visit = window(width, color_scheme=scheme).open()
