@@ -199,10 +199,10 @@ export class Panel {
   /** Handle a partial or final answer. Its settings and its map are shown together. */
   async take(value) {
     clearTimeout(this.timer);
-    const turn = ++this.turn,
-      { request } = this.pending,
+    const { request } = this.pending,
       { view } = value,
-      over = FINAL.includes(value.state);
+      over = FINAL.includes(value.state),
+      turn = view || over ? ++this.turn : this.turn;
     if (over) this.pending = { request }; // no more messages
     const image = view?.crop ? await loadImage(view.crop.src) : null;
     if (turn !== this.turn) return; // there is a newer answer or request
@@ -242,7 +242,7 @@ export class Panel {
   /** Show the existing answer again, after another one was requested. */
   back() {
     const { value } = this.answer;
-    if (this.shown === value) return this.mark();
+    if (this.shown === value && !this.pending) return this.mark();
     this.pending = { request: this.answer.request };
     this.board.handleAnswer(this, value);
   }
