@@ -155,7 +155,7 @@ function updateState(values) {
     const [name, field] = key.split(".");
     if (!value) continue;
     if (field) change(name, { [field]: value });
-    else update({ [name]: value });
+    else update(name === "question" ? { question: value, waiting: false } : { [name]: value });
   }
 }
 
@@ -233,8 +233,10 @@ export function askQuestion({ again = false } = {}) {
 export function returnToModel(model) {
   setSettings({ model });
   const isAnswered = JSON.stringify(settings()) === answered;
-  if (isAnswered) asked = answered;
-  else askQuestion();
+  if (isAnswered) {
+    asked = answered;
+    update({ waiting: false });
+  } else askQuestion();
   return isAnswered;
 }
 
@@ -246,7 +248,7 @@ export function askAddress(data) {
 
 function question(event, data, dims = true) {
   number = Math.max(number + 1, Math.round(performance.now()));
-  if (dims) update({ asked: number });
+  if (dims) update({ asked: number, waiting: true });
   request("hl-page", event, data, number);
 }
 

@@ -51,6 +51,7 @@
  * @property {?{image: ?string, src: string}} image the page's image: "example:NAME" or its path, and what is displayed
  * @property {string} [imagePath] the same as a text, "" without one, undefined before it is known
  * @property {number} asked number of the newest question
+ * @property {boolean} waiting whether this question is not resolved yet: everything that is shown belongs to a former one
  * @property {string} phase what the status is about: idle, busy, landing, done, stopped or error
  * @property {?{src: string, name: string}} download a file to save
  * @property {string} labPart id of the selected part of the lab
@@ -88,6 +89,7 @@ export const state = {
   imagePath: undefined,
   image: null,
   asked: 0,
+  waiting: false,
   phase: "idle",
   download: null,
   labPart: "",

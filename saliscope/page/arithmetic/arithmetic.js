@@ -46,7 +46,7 @@ class Panel extends Component {
     if (other) {
       this.root.hidden = true;
       this.wanted = null;
-    } else if (this.asked !== state.question?.id) this.body.dataset.old = "true";
+    } else this.root.dataset.old = String(this.asked !== state.question?.id);
   }
 
   receive(value) {
@@ -56,7 +56,8 @@ class Panel extends Component {
   show(value) {
     const { terms } = this;
     this.job.status.say("done", value.text);
-    this.body.dataset.old = String(this.asked !== state.question?.id);
+    this.body.dataset.old = "false";
+    this.mark();
     const steps = make("table", { class: "hl-arithmetic-steps" }, make("tbody", {}, ...rows(value.rows))),
       products = makeTable(terms.columns, rows(value.products), { class: "hl-arithmetic-products" }),
       path = value.path.map((text) => make("li", { text }));

@@ -30,7 +30,7 @@ class Pager extends Component {
       this.line,
       this.name,
     );
-    subscribe(["channels", "question"], () => this.mark());
+    subscribe(["channels", "question", "drawn"], () => this.mark());
   }
 
   /** The column of the open channel. */
@@ -46,7 +46,7 @@ class Pager extends Component {
     else this.number.value = String(state.channels.number ?? "");
   }
 
-  /** Mark the panel below as outdated until the answer for the current request and channel arrives. */
+  /** Mark what is below as outdated until the answer for the current request and channel is drawn. */
   mark() {
     const { sheet, number } = state.channels,
       { shown } = this,
@@ -60,8 +60,10 @@ class Pager extends Component {
     this.name.hidden = number === null || !sheet?.units;
     this.name.replaceChildren(...(name ? [make("b", { text: name }), `, ${test}`] : []));
     const current = shown?.number === number && shown?.about === sheet?.about && shown?.whom === sheet?.whom;
+    const isDrawn = (id) => current && state.drawn[id] >= shown.id;
     const pane = this.pane.dataset;
-    pane.old = String(number !== null && (isOutdated() || !current));
+    pane.old = String(number !== null && (isOutdated() || !isDrawn("hl-channel")));
+    document.getElementById("hl-channel-why").dataset.old = String(!isDrawn("hl-channel-why")); // arrives later
     pane.channel = number ?? "";
     pane.open = String(number !== null && Boolean(shown));
     this.line.hidden = number !== null || !state.channels.closed; // the first channel opens by itself

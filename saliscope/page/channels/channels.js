@@ -232,7 +232,7 @@ class Grid extends Component {
 
   /** Request tiles; the current tiles stay visible until the new ones arrive. */
   fetch(numbers) {
-    this.list.dataset.old = "true";
+    this.root.dataset.old = "true";
     this.trigger("submit", { numbers, key: String(state.channels.key) });
   }
 
@@ -300,7 +300,7 @@ class Grid extends Component {
     const { number, selecting, selected } = state.channels,
       among = new Set(selected);
     this.tools.markSelection(state.channels);
-    this.list.dataset.old = String(isOutdated());
+    this.root.dataset.old = String(isOutdated());
     this.list.dataset.selecting = String(selecting);
     for (const tile of this.list.children) {
       const own = Number(tile.dataset.channel);

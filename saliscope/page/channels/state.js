@@ -7,9 +7,9 @@ export function countChannels() {
   return state.channels.sheet?.total || 0;
 }
 
-/** Check whether the tiles belong to an earlier request. */
+/** Check whether the tiles belong to a former question. */
 export function isOutdated() {
-  return (state.question?.id || 0) > state.channels.key;
+  return state.waiting || (state.question?.id || 0) > state.channels.key;
 }
 
 /** Open a channel; null closes the open one. */

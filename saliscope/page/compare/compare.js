@@ -4,7 +4,6 @@ import { Panel } from "./panel.js";
 import { Pair } from "./pair.js";
 import { Requests } from "./requests.js";
 import { Tools } from "./tools.js";
-import { commonRange } from "../drawing/paint.js";
 import { keepsTarget, settings, Component } from "../parts.js";
 import { follow, state, subscribe, update } from "../store.js";
 import { make } from "../wire.js";
@@ -30,6 +29,7 @@ class Board extends Component {
     subscribe(["imagePath"], () => this.readImage());
     if (state.imagePath !== undefined) this.readImage();
     follow("question", () => this.readQuestion());
+    subscribe(["waiting"], () => this.draw());
     follow("compared", () => this.readAnswers());
     follow("comparison", () => state.comparison && this.readPanels());
     new IntersectionObserver(() => this.refreshIfVisible()).observe(element);
@@ -114,6 +114,7 @@ class Board extends Component {
   }
 
   updateButtons() {
+    this.pair.mark();
     this.tools.saves.enable();
     this.tools.stop.disabled = !this.panels.some((panel) => panel.pending);
   }
@@ -190,7 +191,6 @@ class Board extends Component {
       panel.old = Boolean(shown && !this.requests.isEqual(shown.request, this.requests.forPanel(panel)));
       panel.mark();
     }
-    this.pair.mark();
     this.updateButtons();
   }
 
@@ -205,7 +205,7 @@ class Board extends Component {
       else if (panel.answer && isEqual(panel.answer.request, request)) panel.back();
       else if (!(panel.pending && isEqual(panel.pending.request, request))) {
         const known = this.requests.find(request),
-          twin = this.panels.find(({ pending }) => pending && isEqual(pending.request, request));
+          twin = this.panels.find(({ pending }) => pending?.number && isEqual(pending.request, request));
         if (known) {
           panel.pending = { request };
           this.handleAnswer(panel, known);
@@ -282,7 +282,8 @@ class Board extends Component {
     const over = panel.pending.request;
     this.requests.learn(over, value);
     for (const { picks } of this.panels) for (const list of Object.values(picks)) list.refresh();
-    if (await panel.take(value)) this.requests.keep(over, value);
+    this.requests.keep(over, value);
+    await panel.take(value);
     this.updateButtons();
     this.draw();
   }
@@ -298,10 +299,10 @@ class Board extends Component {
         style = this.tools.style(alike.map(mapOf)),
         styleOf = (map) => ({ ...style, signed: !this.tools.magnitudes(map) });
       const mates = this.tools.shared ? alike.filter((other) => whole.includes(other)) : [panel];
-      const isShared = mates.length > 1 && !panel.partial,
-        limits = isShared ? commonRange(mates.map(mapOf), styleOf) : null;
+      const views = panel.partial ? [panel.mapView] : mates.map(({ mapView }) => mapView),
+        limits = panel.mapView.limitsAmong(views, styleOf);
       panel.mapView.draw({ ...styleOf(panel.mapView.map), limits });
-      panel.sayRange(isShared ? mates : []);
+      panel.sayRange(limits ? mates : []);
     }
     this.mix();
     this.pair.refresh({ smooth: this.tools.smooth.checked });

@@ -1,7 +1,7 @@
 // An image with a map in a square frame, its color bar, and the value at the position that the board points to.
 import { cellAt, centerOf, followCells } from "../drawing/cells.js";
 import { blur } from "../drawing/field.js";
-import { drawBar, sigmaOf, view } from "../drawing/paint.js";
+import { commonRange, drawBar, sigmaOf, view } from "../drawing/paint.js";
 import { describe, quantityOf } from "../drawing/describe.js";
 import { ticksOf } from "../drawing/ticks.js";
 import { Surface } from "../drawing/surface.js";
@@ -24,6 +24,9 @@ export class MapView {
     this.unit = "";
     this.cell = null;
     this.opacity = 1;
+    this.limits = null;
+    this.limited = null; // the map with these limits
+    this.isOld = () => false; // whether the map belongs to a former question
     this.canvas = make("canvas", { width: 512, height: 512, tabindex: 0, role: "img" });
     this.mark = make("div", { class: "hl-cell", hidden: true });
     this.stage = make("div", { class: "hl-compare-stage", hidden: true }, this.canvas, this.mark);
@@ -113,6 +116,23 @@ export class MapView {
     );
     this.bar.removeAttribute("aria-hidden");
     this.bar.setAttribute("aria-label", label.trim());
+  }
+
+  /**
+   * Return the common limits of some views with maps, of which this is one. While one of them is old, a map that is drawn
+   * keeps its limits, and a new one has its own.
+   */
+  limitsAmong(views, styleOf) {
+    const current = views.filter((view) => !view.isOld());
+    if (current.length < views.length && this.limited === this.map) return this.limits;
+    this.limited = this.map;
+    return (this.limits =
+      current.length > 1
+        ? commonRange(
+            current.map(({ map }) => map),
+            styleOf,
+          )
+        : null);
   }
 
   /** Draw as a fine map without contours even if it is mostly smooth, because one of its two source maps is fine. */

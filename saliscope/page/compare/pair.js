@@ -3,6 +3,7 @@ import { align, difference, maxMagnitude, spearman } from "./statistics.js";
 import { MapView } from "./map_view.js";
 import { makeFacts } from "../shared/elements.js";
 import { COLUMN, itemOfKey, ROW } from "../shared/keys.js";
+import { state } from "../store.js";
 import { fill, make, makeButton, formatValue } from "../wire.js";
 
 const ROUNDING = 1e-5; // of the largest value: two float32 computations of the same map differ by up to this much
@@ -16,6 +17,8 @@ export class Pair {
     this.known = new Map();
     this.later = 0;
     this.stamp = "";
+    this.shown = []; // the panels of the drawn difference
+    this.buttons = []; // with their pairs
     this.mapView = new MapView((x, y) => board.point(x, y), this.terms);
     this.mapView.clear(this.terms.waiting);
     this.list = make("div", { class: "hl-compare-pairs", role: "radiogroup", "aria-label": this.terms.pairs });
@@ -48,21 +51,21 @@ export class Pair {
   refresh(style) {
     const { panels } = this.board;
     this.style = style;
-    this.mark();
     this.element.hidden = panels.length < 2;
     if (this.selected.length < 2 || !this.selected.every((panel) => panels.includes(panel)))
       this.selected = panels.slice(0, 2);
     this.show();
   }
 
-  /** Mark the difference as outdated if one of its maps is. */
+  /** Mark what belongs to maps of which one is outdated. */
   mark() {
-    this.element.dataset.old = String(this.selected.some((panel) => panel.element.dataset.old === "true"));
+    this.element.dataset.old = String(this.shown.length > 0 && !this.ready(this.selected));
+    this.buttons.forEach(([button, pair]) => (button.dataset.old = String(!this.ready(pair))));
   }
 
-  /** Check whether both maps are complete. */
+  /** Check whether both maps are complete, and answer the question of the page. */
   ready(pair) {
-    return pair.every((panel) => panel.mapView.map && !panel.partial);
+    return !state.waiting && pair.every((panel) => panel.mapView.map && !panel.isOld && !panel.partial);
   }
 
   /** Return the map as it is drawn: magnitudes if signs are off. */
@@ -73,7 +76,12 @@ export class Pair {
   }
 
   show() {
-    this.buttons();
+    this.drawButtons();
+    this.update();
+    this.mark();
+  }
+
+  update() {
     const [first, second] = this.selected;
     if (!first || !second) return;
     const [a, b] = [first, second].map((panel) => panel.letter.textContent);
@@ -82,7 +90,13 @@ export class Pair {
     const stamp = JSON.stringify([this.ready(this.selected), this.keyOf(first, second), this.style, a, b]);
     if (stamp === this.stamp) return;
     this.stamp = stamp;
-    if (!this.ready(this.selected)) return this.showEmpty(this.terms.waiting);
+    const isOther = this.selected.some((panel, k) => panel !== this.shown[k] || !panel.mapView.map);
+    if (!this.ready(this.selected)) {
+      if (!isOther) return; // the former difference stays, dimmed
+      this.shown = [];
+      return this.showEmpty(this.terms.waiting);
+    }
+    this.shown = [first, second];
     const maps = [first, second].map((panel) => this.displayedMap(panel)),
       grid = align(...maps);
     if (!grid) return this.showEmpty(this.terms.apart);
@@ -150,7 +164,7 @@ export class Pair {
   }
 
   /** Draw the buttons of all pairs; correlations are computed one at a time to keep the page responsive. */
-  buttons() {
+  drawButtons() {
     const { panels } = this.board,
       pairs = [];
     for (let i = 0; i < panels.length; i++)
@@ -160,7 +174,8 @@ export class Pair {
       ...pairs.map((pair) => {
         const chosen = pair.every((panel) => this.selected.includes(panel)),
           letters = pair.map((panel) => panel.letter.textContent),
-          known = this.ready(pair) && this.known.get(this.keyOf(...pair));
+          isEmpty = !pair.every(({ mapView }) => mapView.map),
+          known = this.known.get(this.keyOf(...pair)); // that of the former maps stays, dimmed
         return make(
           "button",
           {
@@ -175,10 +190,11 @@ export class Pair {
             },
           },
           make("b", { "aria-label": letters.join(` ${this.terms.and} `), text: letters.join(" – ") }),
-          make("span", { text: known ? this.describe(known) : this.ready(pair) ? "" : this.terms.no_map }),
+          make("span", { text: isEmpty ? this.terms.no_map : known ? this.describe(known) : "" }),
         );
       }),
     );
+    this.buttons = pairs.map((pair, k) => [this.list.children[k], pair]);
     if (focused) this.list.querySelector("[aria-checked=true]")?.focus({ preventScroll: true });
     const open = pairs.find((pair) => this.ready(pair) && !this.known.has(this.keyOf(...pair)));
     clearTimeout(this.later);
@@ -191,7 +207,8 @@ export class Pair {
       grid = isReady && align(...pair.map((panel) => this.displayedMap(panel)));
     if (this.known.size > 100) this.known.clear();
     if (isReady) this.known.set(key, grid ? spearman(grid) : { apart: true });
-    this.buttons();
+    this.drawButtons();
+    this.mark();
   }
 
   /** Return the correlations of all pairs of these panels, for a file. */

@@ -29,6 +29,8 @@ export class Panel {
     this.classed = Boolean(from && from.classed); // may replace a class-agnostic method
     this.score = from ? from.score : undefined; // minimum score of a detection
     this.mapView = new MapView((x, y) => board.point(x, y), this.terms);
+    this.mapView.isOld = () => this.isOld;
+    this.turn = 0;
     this.letter = make("b", { class: "hl-compare-letter" });
     const hidden = { hidden: true },
       lowerScore = () => this.choose("score", `=${this.latest.remedy.score}`);
@@ -180,6 +182,7 @@ export class Panel {
   /** Show that a request is pending: the old map stays, dimmed. */
   wait(request, number) {
     this.pending = { request, number };
+    this.turn += 1;
     this.shown = null;
     if (this.latest) this.latest = { ...this.latest, name: "" };
     this.showMessage([{ text: this.terms.computing }]);
@@ -193,33 +196,28 @@ export class Panel {
     this.head();
   }
 
-  /** Handle a partial or final answer; returns true if it is final. */
+  /** Handle a partial or final answer. Its settings and its map are shown together. */
   async take(value) {
     clearTimeout(this.timer);
-    this.shown = value;
     const { request } = this.pending,
-      over = FINAL.includes(value.state);
+      { view } = value,
+      over = FINAL.includes(value.state),
+      turn = view || over ? ++this.turn : this.turn;
+    if (over) this.pending = { request }; // no more messages
+    const image = view?.crop ? await loadImage(view.crop.src) : null;
+    if (turn !== this.turn) return; // there is a newer answer or request
+    this.shown = value;
     this.latest = { ...value, lists: null, view: null };
     if (over) [this.answer, this.pending] = [{ request, value }, null];
-    this.loading = Boolean(value.view);
+    if (view) this.mapView.setMap({ ...unpackMap(view.map), box: view.crop?.window, id: view.id }, image, view);
     this.showMessage(value.parts, value.fraction, value.state);
     this.retryButton.hidden = !["stopped", "halted", "refused"].includes(value.state);
     this.lowerScoreButton.hidden = value.state !== "refused" || !value.remedy;
     if (!this.lowerScoreButton.hidden) this.lowerScoreButton.textContent = value.remedy.label;
     this.head();
-    if (value.view) await this.setMap(value);
-    else if (over) this.mapView.clear(value.parts.map((part) => part.text).join(""));
-    else if (!this.mapView.map) this.mapView.showMessage(value.parts.map((part) => part.text).join(""));
+    if (!view && over) this.mapView.clear(value.parts.map((part) => part.text).join(""));
+    else if (!view && !this.mapView.map) this.mapView.showMessage(value.parts.map((part) => part.text).join(""));
     this.mark();
-    return over;
-  }
-
-  async setMap({ view }) {
-    const turn = (this.turn = (this.turn || 0) + 1),
-      image = view.crop ? await loadImage(view.crop.src) : null;
-    if (turn !== this.turn) return; // a newer map arrived while this image was decoded
-    this.loading = false;
-    this.mapView.setMap({ ...unpackMap(view.map), box: view.crop?.window, id: view.id }, image, view);
   }
 
   showMessage(parts, fraction = null, state = "") {
@@ -232,19 +230,19 @@ export class Panel {
     const { element, mapView, pending, answer } = this,
       { parts, fraction, state } = this.status;
     const old = this.old && !pending && answer,
-      status = !mapView.map && !this.loading ? [] : old ? [{ text: this.terms.old }] : parts;
+      status = !mapView.map ? [] : old ? [{ text: this.terms.old }] : parts;
     const notes = (!old && !pending && this.latest && this.latest.notes) || [];
     const text = [...status, ...notes.map((note) => ({ text: ` ${note}` }))];
     this.statusLine.say(state === "refused" && !old ? "error" : "", text, fraction);
-    element.dataset.state = pending || this.loading ? "busy" : answer ? answer.value.state : "empty";
-    element.dataset.old = String(Boolean(this.old || (pending && !(this.latest && this.latest.state === "partial"))));
+    element.dataset.state = pending ? "busy" : answer ? answer.value.state : "empty";
+    element.dataset.old = String(this.isOld);
     element.dataset.id = mapView.map ? mapView.map.id : "";
   }
 
   /** Show the existing answer again, after another one was requested. */
   back() {
     const { value } = this.answer;
-    if (this.shown === value) return this.mark();
+    if (this.shown === value && !this.pending) return this.mark();
     this.pending = { request: this.answer.request };
     this.board.handleAnswer(this, value);
   }
@@ -252,6 +250,7 @@ export class Panel {
   /** The page's image has changed since this was requested. */
   markStale() {
     this.pending = null;
+    this.turn += 1;
     this.old = true;
     clearTimeout(this.timer);
     this.showMessage([{ text: this.terms.computing }]);
@@ -260,6 +259,7 @@ export class Panel {
   /** Show the panel without an image. */
   empty() {
     this.answer = this.latest = this.shown = null;
+    this.turn += 1;
     clearTimeout(this.timer);
     this.retryButton.hidden = this.lowerScoreButton.hidden = true;
     this.mapView.clear(this.board.page.image === undefined ? "" : this.terms.empty);
@@ -269,7 +269,12 @@ export class Panel {
 
   /** Whether its map is incomplete. */
   get partial() {
-    return Boolean(this.pending && this.latest && this.latest.state === "partial");
+    return Boolean(this.pending && this.shown?.state === "partial");
+  }
+
+  /** Whether its map belongs to former settings. */
+  get isOld() {
+    return Boolean(this.old || (this.pending && !this.partial));
   }
 
   end() {

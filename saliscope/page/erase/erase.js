@@ -7,7 +7,6 @@ import { Saving } from "./saving.js";
 import { decodeShape } from "./strokes.js";
 import { Tools } from "./tools.js";
 import { unpackMap } from "../drawing/field.js";
-import { commonRange } from "../drawing/paint.js";
 import { loadImage } from "../drawing/surface.js";
 import { MapView } from "../compare/map_view.js";
 import { state, subscribe, update } from "../store.js";
@@ -30,28 +29,20 @@ class Board extends Component {
     this.shown = null;
     this.isStale = true; // the settings of the page have changed since the last request
     this.isForeign = true; // and since the shown answer
-    this.isAsked = false; // whether the page has asked a question since, whose settings are not known
     Object.assign(this, { drawn: 0, listed: 0 }); // the last requests with a map, and with predictions
     this.number = Date.now(); // larger than the numbers of an earlier board: the server ignores smaller ones
     this.tools = new Tools(this);
     const point = (x, y = null) => this.point(x, y);
     this.before = new MapView(point, terms);
     this.after = new MapView(point, terms);
+    this.after.isOld = () => this.drawn !== this.shown?.value.number;
     this.painter = new Painter(terms, () => this.tools.brush, { commit: (token) => this.add(token), point });
     this.predictions = new Predictions(terms);
     this.saving = new Saving(this);
     this.build();
     this.bound = bindEdit(this, props.longest);
     this.follow();
-    subscribe(["asked"], () => {
-      this.isAsked = true;
-      this.mark();
-    });
-    subscribe(["phase"], () => {
-      if (!["done", "stopped"].includes(state.phase)) return;
-      this.isAsked = false; // the former question is still that of the page
-      this.mark();
-    });
+    subscribe(["waiting"], () => this.mark());
     subscribe(["question"], () => this.outdate());
     subscribe(["imagePath"], () => this.outdate());
     subscribe(["erasing"], () => this.take());
@@ -178,7 +169,6 @@ class Board extends Component {
 
   /** The settings of the page have changed: ask again when the view is visible. */
   outdate() {
-    this.isAsked = false;
     this.isStale = this.isForeign = true;
     this.answers.clear(); // they are about the former settings
     this.mark();
@@ -292,10 +282,10 @@ class Board extends Component {
       smooth: true,
       signed: !map.by_size,
     });
-    const limits = commonRange(maps, styleOf);
     for (const view of views) {
+      const limits = view.limitsAmong(views, styleOf);
       view.draw({ ...styleOf(view.map), limits });
-      view.rangeNote.textContent = views.length > 1 ? this.terms.same_range : "";
+      view.rangeNote.textContent = limits ? this.terms.same_range : "";
     }
     this.mix();
   }
@@ -327,14 +317,15 @@ class Board extends Component {
 
   /** Mark the shown answer as old if it is not that of the current edit, and show new strokes over its region. */
   mark() {
-    const isOther = this.isAsked || this.isStale || this.pending || this.shown?.key !== keyOf(this.current);
+    const { waiting } = state,
+      isOther = waiting || this.isStale || this.pending || this.shown?.key !== keyOf(this.current);
     const isOld = Boolean(this.shown && isOther);
     const isRefused = isOld && !this.pending && this.status.kind === "error";
-    const isNew = (number) => !isOld || (!this.isAsked && number === this.pending?.number);
+    const isNew = (number) => !isOld || (!waiting && number === this.pending?.number);
     this.root.dataset.old = String(isOld);
     /** @type {[Element, boolean][]} */
     const old = [
-      [this.before.frame, !this.isAsked && !this.isForeign && this.shown?.value.key === this.base],
+      [this.before.frame, !waiting && !this.isForeign && this.shown?.value.key === this.base],
       [this.after.frame, isNew(this.drawn)],
       [this.predictions.table, isNew(this.listed)],
     ];

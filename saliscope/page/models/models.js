@@ -117,6 +117,7 @@ class Board extends Component {
     const { isPending, status } = this.job,
       isOld = this.shown !== null && (isPending || this.shown !== this.key);
     this.results.dataset.old = String(isOld || status.kind === "error");
+    status.line.parentElement.dataset.old = String(this.asked !== this.key);
     this.old.hidden = !isOld || isPending;
   }
 }

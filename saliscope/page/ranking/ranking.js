@@ -132,6 +132,8 @@ class Ranking extends Component {
     if (!this.validate()) return void this.seconds.focus();
     this.showStatus({ kind: "busy", parts: [{ text: this.terms.asked }] });
     this.stopButton.disabled = false;
+    this.subject = state.question?.subject; // what the status is about
+    this.mark();
     this.trigger("submit", { seconds: this.seconds.valueAsNumber, layers: this.layers.value });
   }
 
@@ -147,6 +149,7 @@ class Ranking extends Component {
     this.stopButton.disabled = value.kind !== "busy";
     if (value.rows) {
       this.value = value;
+      this.subject = value.subject ?? this.subject;
       this.photo = value.crop ? await loadImage(value.crop.src) : this.photo;
       if (this.value !== value) return false;
       this.showDetails(value);
@@ -171,8 +174,9 @@ class Ranking extends Component {
     const { value } = this,
       { question } = state,
       old = Boolean(value?.subject && question && value.subject !== question.subject);
-    this.box.toggleAttribute("data-old", old);
-    if (old && value.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
+    this.root.dataset.old = String(old);
+    this.status.line.parentElement.dataset.old = String(this.subject !== question?.subject);
+    if (old && this.status.kind !== "busy") this.showStatus({ kind: "old", parts: [{ text: this.terms.old }] });
     else if (!old && this.status.kind === "old") this.showStatus(value);
     this.draw();
   }

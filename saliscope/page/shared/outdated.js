@@ -1,6 +1,7 @@
 // Dims what belongs to the former question in the moment in which a new one is asked, and each part until it shows its
 // own new value. After an error, or without an image, nothing new comes, and what is said about the old map is hidden.
-// What the page says about its map is also dim while the map of another layer is shown.
+// What the page says about its map is also dim while the map of another layer is shown. The results of the other views
+// dim by an attribute of the page until the question is known, and then by one of their view (page.css).
 import { newestMessage } from "../parts.js";
 import { state, subscribe } from "../store.js";
 
@@ -31,5 +32,6 @@ export function markOutdated() {
     if (!["error", "idle"].includes(state.phase)) return;
     for (const part of parts(SAID).filter((each) => each.dataset.outdated)) part.dataset.outdated = "gone";
   });
+  subscribe(["waiting"], () => document.documentElement.toggleAttribute("data-hl-waiting", state.waiting));
   subscribe(["preview"], () => document.documentElement.toggleAttribute("data-hl-preview", Boolean(state.preview)));
 }

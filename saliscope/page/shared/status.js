@@ -18,7 +18,8 @@ const DELAY = 300; // milliseconds before "Computing" is shown, because fast ans
 /** Draw the button of what can be done next, or hide it. */
 function drawAction(button, action, onclick) {
   button.hidden = !action;
-  if (action) Object.assign(button, { textContent: action.label, title: action.title ?? action.label, onclick });
+  if (!action) return;
+  Object.assign(button, { textContent: action.label, title: action.title ?? action.label, disabled: false, onclick });
 }
 
 /** Change a setting, or open the comparison. */
@@ -122,7 +123,7 @@ export function mount(element, props, trigger) {
     const isAnswered = returnToModel(value.former);
     refusal = isAnswered ? null : value;
     if (!isAnswered) return;
-    isOld = false;
+    next.disabled = erase.disabled = isOld = false;
     showSentences();
     markAllCurrent();
     repairAddress();
@@ -131,7 +132,8 @@ export function mount(element, props, trigger) {
   subscribe(["asked"], () => {
     clearTimeout(timer);
     timer = setTimeout(() => show({ kind: "busy", parts: [{ text: props.terms.computing }] }), DELAY);
-    isOld = true;
+    next.disabled = erase.disabled = isOld = true;
+    status.line.dataset.kind = "old";
     refusal = null;
     showSentences();
     setPhase("busy");

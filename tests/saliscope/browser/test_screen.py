@@ -32,6 +32,36 @@ WATCH = f"""() => {{
   const watch = () => {{ looks.push(look()); requestAnimationFrame(watch); }};
   watch();
 }}"""
+RESULTS = {
+    "features": (
+        "?example=dog",
+        ("#hl-grid canvas", "#hl-channel canvas", "#hl-channel-why canvas"),
+        ("#hl-grid .hl-channels-head .hl-quiet", ".hl-channel_facts .hl-title", ".hl-cell_gradient .hl-quiet"),
+    ),
+    "compare": (
+        "?example=dog",
+        (".hl-compare-panel canvas", ".hl-compare-panel + * canvas", ".hl-compare-pair canvas"),
+        (".hl-compare-line .hl-line", ".hl-compare-pair .hl-facts", ".hl-compare-pairs button"),
+    ),
+    "models": (
+        "?model=bands3&example=dog&other=bands3%3Fcrop%3Dwhole",
+        (),
+        (".hl-models-status .hl-line", ".hl-models-results tbody"),
+    ),
+    "ranking": ("?model=bands3&example=dog", (), ("#hl-ranking tbody", ".hl-ranking-notes")),
+}
+"""Where the views show maps, of which only the final one follows, and texts about the image."""
+FRAMES = """([tab, maps, texts]) => {
+  const opacity = (node) => node ? Number(getComputedStyle(node).opacity) * opacity(node.parentElement) : 1;
+  const see = (at) => (at?.checkVisibility() && opacity(at) > 0.9 && (at.toDataURL?.() ?? at.textContent)) || null;
+  const parts = [...maps, ...texts].map((each) => (each.startsWith("#") ? "" : `#hl-tab-${tab} `) + each);
+  window.see = () => Object.fromEntries(["#hl-status .hl-line", ".hl-next", ".hl-cover", ...parts]
+    .map((each) => [each.replace(/^#hl-tab-\\w+ /, ""), see(document.querySelector(each))]).filter(([, what]) => what));
+  window.frames = [];
+  const watch = () => { window.frames.push(window.see()); requestAnimationFrame(watch); };
+  watch();
+  return window.see();
+}"""
 PARTS = ("strip", "bars", "status", "guide", "trust")
 BOX = "(name) => document.querySelector(name).getBoundingClientRect().toJSON()"
 EXPERIMENT = "Without the brightest 20% of the map"
@@ -229,6 +259,46 @@ def test_what_belongs_to_the_former_question_dims_at_the_click(window: Any) -> N
     visit.until("look().rail !== undefined")
     assert "tiger cat" in page.evaluate("look().rail"), "the diagram is back, with the new image"
     assert {*page.evaluate("look()")} == {*before}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tab", RESULTS)
+def test_results_of_all_views_dim_at_the_click(window: Any, tab: str) -> None:
+    """No frame after the click shows a former map or text, or a map of both questions. Former buttons do nothing."""
+    query, maps, texts = RESULTS[tab]
+    visit = window(1440, reduced_motion="no-preference").open(f"{query}&tab={tab}")
+    page, done = visit.page, ".hl-compare-panel[data-state=done][data-old=false]"
+    own = page.locator(f"#hl-tab-{tab}")
+    if tab == "ranking":
+        own.get_by_role("button", name="Rank methods").click()
+        expect(own.locator(".hl-line")).to_have_attribute("data-kind", "done")
+    ends = {"features": "channel-why", "models": "models"}
+    if tab in ends:
+        visit.painted(ends[tab], 0)
+    elif tab == "compare":
+        expect(own.locator(".hl-compare-pairs")).to_contain_text("ρ =")
+    expect(page.locator(".hl-cover")).to_be_visible()
+    visit.until("document.documentElement.dataset.hlState === 'done'")
+    page.wait_for_timeout(500)
+    before = page.evaluate(FRAMES, [tab, maps, texts])
+    assert {*maps, *texts, ".hl-cover"} <= {*before}
+
+    last = visit.number("channel-why") if tab == "features" else 0
+    click = "document.querySelector('#hl-examples [data-id=coffee]').click(); window.frames.length = 0"
+    assert page.evaluate(f"() => {{ {click}; return window.see(); }}") == {}
+    assert page.evaluate("[...document.querySelectorAll('.hl-next, .hl-cover')].every((each) => each.disabled)")
+    visit.state("done")
+    if tab == "features":
+        visit.painted("channel-why", last)
+    elif tab == "compare":
+        expect(page.locator(done)).to_have_count(2)
+        expect(own.locator(".hl-compare-pairs")).to_contain_text("ρ =")
+    page.wait_for_timeout(500)
+    after, frames = page.evaluate("[window.see(), window.frames]")
+    former = before.items() - after.items()  # a button may have the same text
+    assert not [part for frame in frames for part, what in frame.items() if (part, what) in former]
+    for part in maps:
+        assert {frame[part] for frame in frames if part in frame} == {after[part]}
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_former_answer(first_view: Visit) -> None:

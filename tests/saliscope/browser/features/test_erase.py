@@ -158,3 +158,27 @@ def test_a_link_shows_the_predictions_after_its_edit_before_any_slow_map(visit: 
     expect(visit.page.locator(".hl-headline")).to_contain_text("After the edit:")
     expect(visit.page.locator(f"{ROWS} tr")).not_to_have_count(0)
     expect(visit.page.locator(LINE)).to_have_attribute("data-kind", "busy")
+
+
+@pytest.mark.slow
+def test_a_new_map_before_the_edit_has_no_color_range_with_an_old_one_after_it(visit: Visit) -> None:
+    """Grad-CAM, then Occlusion, whose values have another unit."""
+    page = visit.open("?tab=erase&edit=box.0c0cUUUU_fill.mean").page
+    expect(page.locator(LINE)).to_have_attribute("data-kind", "done")
+    notes = page.locator(".hl-erase-view .hl-compare-range")
+    expect(notes).to_have_text(["Both maps have one color range"] * 2)
+    page.evaluate(
+        f"""() => {{
+          window.frames = [];
+          const watch = () => {{
+            const {{ Before, After }} = ({OLD})();
+            if (!Before && After) frames.push(document.querySelector(".hl-erase-view .hl-compare-range").textContent);
+            requestAnimationFrame(watch);
+          }};
+          watch();
+        }}"""
+    )
+    visit.choose("method", "Occlusion")
+    visit.until("frames.length > 0")
+    expect(page.locator(".hl-erase-view[data-old=true]")).to_have_count(0)
+    assert {*page.evaluate("frames")} == {""}

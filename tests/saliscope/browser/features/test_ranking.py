@@ -78,6 +78,6 @@ def test_stop_keeps_the_rows_and_another_image_marks_them(visit: Visit) -> None:
     page.locator("#hl-examples button").nth(2).click()  # the first one uploads
     ranked(visit, "old")
     visit.after(page.go_back)
-    expect(page.locator(".hl-ranking-box[data-old]")).to_have_count(0)
+    expect(page.locator(".hl-ranking[data-old=true]")).to_have_count(0)
     page.locator("#hl-image .hl-image-remove").first.click()
-    page.locator(".hl-ranking-box[data-old]").wait_for()
+    page.locator(".hl-ranking[data-old=true]").wait_for()
