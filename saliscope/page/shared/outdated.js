@@ -3,7 +3,7 @@
 // What the page says about its map is also dim while the map of another layer is shown. The results of the other views
 // dim by an attribute of the page until the question is known, and then by one of their view (page.css).
 import { newestMessage } from "../parts.js";
-import { state, subscribe } from "../store.js";
+import { state, subscribe, update } from "../store.js";
 
 const SAID = ["hl-bars", "hl-guide", "hl-findings", "hl-trust"],
   DRAWN = ["hl-overlay", "hl-planes", "hl-strip"]; // these stay, dimmed
@@ -29,6 +29,8 @@ export function markOutdated() {
   });
   subscribe(["drawn"], () => markCurrent(...[...SAID, ...DRAWN].filter((id) => state.drawn[id] > newest)));
   subscribe(["phase"], () => {
+    // Stopped before the question was known: the former one is still that of the page.
+    if (state.waiting && ["done", "stopped"].includes(state.phase)) update({ waiting: false });
     if (!["error", "idle"].includes(state.phase)) return;
     for (const part of parts(SAID).filter((each) => each.dataset.outdated)) part.dataset.outdated = "gone";
   });
