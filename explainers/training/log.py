@@ -25,8 +25,8 @@ from explainers.display.display import Display, Displayed, findings_html, paragr
 from explainers.dtypes import float64_device
 from explainers.training.diagnosis import Row, diagnose_training
 
-# Values converted at a time on the CPU: their float64 copy fits into the cache, and torch does not start more threads.
-BLOCK = 2**15
+# Values converted at a time on the CPU: their float64 copy fits into the cache of a core.
+BLOCK = 2**17
 
 
 def moments(gradient: Tensor, statistics: Sequence[str]) -> Tensor:
