@@ -60,7 +60,10 @@ export class Pair {
   /** Mark what belongs to maps of which one is outdated. */
   mark() {
     this.element.dataset.old = String(this.shown.length > 0 && !this.ready(this.selected));
-    this.buttons.forEach(([button, pair]) => (button.dataset.old = String(!this.ready(pair))));
+    for (const [button, pair] of this.buttons) {
+      const isEmpty = !pair.every(({ mapView }) => mapView.map); // and the button says so
+      button.dataset.old = String(!isEmpty && !this.ready(pair));
+    }
   }
 
   /** Check whether both maps are complete, and answer the question of the page. */
