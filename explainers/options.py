@@ -72,10 +72,7 @@ class Option:
             return
         if self.kind == "choice":
             if value not in self.choices if isinstance(value, str) else self.only_names:
-                hint = nearest(str(value), self.choices)
-                raise BadOption(
-                    f"{self.name}={shorten(value)} is not valid. {hint}Choose one of {', '.join(self.choices)}."
-                )
+                check_choice(self.name, value, self.choices)  # raises
             if isinstance(value, float) and not math.isfinite(value):
                 raise BadOption(f"{self.name}={shorten(value)} is not finite. Give a finite number.")
         elif self.kind == "bool":

@@ -80,7 +80,7 @@ def place(maps: Tensor, placement: Placements) -> Tensor:
 
 
 def place_each(maps: Tensor, placement: Placements) -> list[Tensor]:
-    """Move each map to its own grid, as `place` does for a single map."""
+    """Return each map on its own grid, as `place` returns a single map."""
     if isinstance(placement, Sequence) and len(placement) == len(maps):
         return [place(one, at) for one, at in zip(maps, placement, strict=True)]
     return list(place(maps, placement))

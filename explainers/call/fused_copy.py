@@ -164,7 +164,7 @@ def _create_copy(network: nn.Module, layers: Profile, sums: list[Any]) -> FusedC
     if head is not None:
         modules[head].__class__ = _Float32Linear
     for module in copy.modules():
-        if isinstance(module, torch.jit.ScriptModule):  # compiled code is the user's, as it cannot be copied
+        if isinstance(module, torch.jit.ScriptModule):  # compiled code reads its own tables
             continue
         parameters = {name: None if p is None else p.detach() for name, p in module._parameters.items()}
         if isinstance(module, nn.Conv2d):

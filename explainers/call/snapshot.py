@@ -188,9 +188,9 @@ def take_snapshot(model: nn.Module, modules: Sequence[nn.Module], **facts: Any) 
     Returns None for modules without torch's tables, such as scripted ones, and for models that change too often.
     """
     hooks = [table for module in modules for name in _HOOKS if (table := vars(module).get(name))]
-    is_hooked = any(map(active_hooks, hooks))
     if any(len(active_hooks(table)) < len(table) for table in hooks):
         return None  # a call in another thread has hooks for the moment
+    is_hooked = bool(hooks)
     with _lock:
         count = _counts.setdefault(model, Counter())[is_hooked]
     if count >= _MOST_SNAPSHOTS or not all(map(_has_tables, modules)):
